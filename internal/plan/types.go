@@ -1,0 +1,58 @@
+package plan
+
+import (
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Port is one port of an EndpointSlice: the name and protocol are those of the Service port that it serves, the number is the one that traffic goes to.
+type Port struct {
+	Name        string
+	Port        int32
+	Protocol    corev1.Protocol
+	AppProtocol *string
+}
+
+// Endpoint is one endpoint as it is, or is to be, published: one address, one list of ports.
+type Endpoint struct {
+	// Target is the name of the target in spec.targets; "" where a published endpoint can't be attributed to one.
+	Target string
+	Addr   netip.Addr
+	// Ports is what its slice says, sorted by name. Endpoints with equal lists (and one address family) form one group of slices.
+	Ports []Port
+
+	Hostname, Zone, NodeName string
+
+	Ready, Serving, Terminating bool
+
+	// Rank is the rank of its SRV record's priority, added to the target's priority; 0 for everything but SRV.
+	Rank uint8
+	// DrainUntil is when an address that left spec or DNS stops being published, in whole seconds; zero where it is not leaving.
+	DrainUntil time.Time
+}
+
+// SliceTemplate is what every slice of one ExternalBackend shares.
+type SliceTemplate struct {
+	Namespace string
+	// Service is the name of the Service that the slices serve, Backend that of the ExternalBackend that writes them.
+	Service, Backend string
+	// Labels are spec.service.labels: kube-proxy and others select slices by the labels of their Service.
+	Labels map[string]string
+	// Owner is the controller reference that every slice carries.
+	Owner *metav1.OwnerReference
+	// Headless slices carry the label service.kubernetes.io/headless, so that kube-proxy passes them over.
+	Headless bool
+	// ZoneHints gives every endpoint with a zone that zone as hint; NodeHints its node likewise (KEP-4444, KEP-3015).
+	ZoneHints, NodeHints bool
+	// Max is the number of endpoints that a slice may hold, 1 to 1000.
+	Max int
+}
+
+// SliceChanges are the writes that turn the published slices into the wanted ones, to be applied in this order: Create, Update, Delete, each from first to last.
+type SliceChanges struct {
+	Create, Update, Delete []*discoveryv1.EndpointSlice
+}

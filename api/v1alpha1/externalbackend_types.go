@@ -1,0 +1,968 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// ExternalBackend publishes targets outside the cluster behind one Service.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=extbe,categories=external-backend
+// +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.status.serviceName`
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.serviceType`,priority=1
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.endpoints.readyOfTotal`
+// +kubebuilder:printcolumn:name="Tier",type=integer,JSONPath=`.status.activePriority`,priority=1
+// +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ExternalBackend struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object metadata. The name is a DNS label of at
+	// most 63 characters that begins with a letter.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says what to publish, and how.
+	// +required
+	Spec ExternalBackendSpec `json:"spec"`
+
+	// status tells what is published.
+	// +optional
+	Status ExternalBackendStatus `json:"status,omitzero"`
+}
+
+// ExternalBackendList is a list of ExternalBackends.
+//
+// +kubebuilder:object:root=true
+type ExternalBackendList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ExternalBackend `json:"items"`
+}
+
+// ExternalBackendSpec says what to publish, and how.
+type ExternalBackendSpec struct {
+	// service describes the Service that is created, or adopted. At most one of
+	// service and serviceRef may be set; absent without serviceRef, the Service
+	// has the ExternalBackend's name and every default.
+	// +optional
+	Service *Service `json:"service,omitempty"`
+
+	// serviceRef attaches the endpoints to a selector-less Service that someone
+	// else owns. An object can't change from one to the other.
+	// +optional
+	ServiceRef *ServiceReference `json:"serviceRef,omitempty"`
+
+	// ports are the Service's ports, 1 to 100, with distinct names.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	Ports []Port `json:"ports"`
+
+	// targets are the endpoints' sources, at most 1,024, with distinct names;
+	// absent or empty, nothing is published.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=1024
+	Targets []Target `json:"targets,omitempty"`
+
+	// dns says how hostname and srvName are resolved; absent, by the manager's
+	// resolv.conf with every default.
+	// +optional
+	DNS *DNS `json:"dns,omitempty"`
+
+	// healthCheck probes the endpoints; absent, every endpoint is ready and serving.
+	// +optional
+	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// failover chooses the active tier among the targets' priorities; absent,
+	// every default holds.
+	// +optional
+	Failover *Failover `json:"failover,omitempty"`
+
+	// drainSeconds is how long an address that left the spec or its name's answer
+	// stays published as terminating. 0 to 604800; default 0, it leaves at once.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=604800
+	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+}
+
+// ServiceType is the kind of Service in front of the endpoints.
+type ServiceType string
+
+const (
+	// ServiceTypeClusterIP gives the Service a cluster-internal virtual IP.
+	ServiceTypeClusterIP ServiceType = "ClusterIP"
+	// ServiceTypeHeadless gives it none: its DNS name resolves to the endpoints.
+	ServiceTypeHeadless ServiceType = "Headless"
+	// ServiceTypeNodePort adds a port on every node.
+	ServiceTypeNodePort ServiceType = "NodePort"
+	// ServiceTypeLoadBalancer adds a load balancer.
+	ServiceTypeLoadBalancer ServiceType = "LoadBalancer"
+	// ServiceTypeExternalName makes the Service a DNS alias, without endpoints.
+	ServiceTypeExternalName ServiceType = "ExternalName"
+	// ServiceTypeRef stands in status for a Service named by serviceRef; it can't
+	// be written in spec.
+	ServiceTypeRef ServiceType = "Ref"
+)
+
+// AdoptionPolicy says whether a Service that is already there may be taken over.
+//
+// +kubebuilder:validation:Enum=Never;IfSelectorless
+type AdoptionPolicy string
+
+const (
+	// AdoptionPolicyNever leaves every foreign Service alone.
+	AdoptionPolicyNever AdoptionPolicy = "Never"
+	// AdoptionPolicyIfSelectorless takes over a Service that has neither selector
+	// nor controller and whose type, primary family and ports match.
+	AdoptionPolicyIfSelectorless AdoptionPolicy = "IfSelectorless"
+)
+
+// LabelValue is the value of a label: at most 63 characters.
+//
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+type LabelValue string
+
+// AnnotationValue is the value of an annotation: at most 16,384 characters.
+//
+// +kubebuilder:validation:MaxLength=16384
+type AnnotationValue string
+
+// Service describes the Service of an ExternalBackend. Fields that mirror
+// ServiceSpec have its types and meanings, and where absent the API server chooses.
+type Service struct {
+	// name is the Service's name, a DNS label of at most 63 characters that begins
+	// with a letter; default: the ExternalBackend's name. The effective name is
+	// immutable.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// type is ClusterIP (default), Headless, NodePort, LoadBalancer or ExternalName.
+	// +optional
+	// +kubebuilder:default=ClusterIP
+	// +kubebuilder:validation:Enum=ClusterIP;Headless;NodePort;LoadBalancer;ExternalName
+	Type ServiceType `json:"type,omitempty"`
+
+	// adoptionPolicy says whether a Service of that name that is already there may
+	// be taken over: Never (default) or IfSelectorless.
+	// +optional
+	// +kubebuilder:default=Never
+	AdoptionPolicy AdoptionPolicy `json:"adoptionPolicy,omitempty"`
+
+	// labels are set on the Service and its EndpointSlices; the ExternalBackend's
+	// own are never copied. At most 64.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Labels map[string]LabelValue `json:"labels,omitempty"`
+
+	// annotations are set on the Service; the ExternalBackend's own are never
+	// copied. At most 64.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Annotations map[string]AnnotationValue `json:"annotations,omitempty"`
+
+	// ipFamilyPolicy is SingleStack, PreferDualStack or RequireDualStack.
+	// +optional
+	// +kubebuilder:validation:Enum=SingleStack;PreferDualStack;RequireDualStack
+	IPFamilyPolicy *corev1.IPFamilyPolicy `json:"ipFamilyPolicy,omitempty"`
+
+	// ipFamilies are the Service's families, the primary one first: IPv4, IPv6 or both.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:Enum=IPv4;IPv6
+	IPFamilies []corev1.IPFamily `json:"ipFamilies,omitempty"`
+
+	// sessionAffinity is None or ClientIP.
+	// +optional
+	// +kubebuilder:validation:Enum=None;ClientIP
+	SessionAffinity corev1.ServiceAffinity `json:"sessionAffinity,omitempty"`
+
+	// sessionAffinityTimeoutSeconds is how long ClientIP affinity sticks, 1 to
+	// 86400; only with sessionAffinity ClientIP.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	SessionAffinityTimeoutSeconds *int32 `json:"sessionAffinityTimeoutSeconds,omitempty"`
+
+	// internalTrafficPolicy is Cluster or Local; Local wants nodeName on every target.
+	// +optional
+	// +kubebuilder:validation:Enum=Cluster;Local
+	InternalTrafficPolicy *corev1.ServiceInternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
+
+	// externalTrafficPolicy is Cluster or Local, only with type NodePort or
+	// LoadBalancer; Local wants nodeName on every target.
+	// +optional
+	// +kubebuilder:validation:Enum=Cluster;Local
+	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy,omitempty"`
+
+	// trafficDistribution is PreferClose, PreferSameZone or PreferSameNode; before
+	// Kubernetes 1.34 only PreferClose.
+	// +optional
+	// +kubebuilder:validation:Enum=PreferClose;PreferSameZone;PreferSameNode
+	TrafficDistribution *string `json:"trafficDistribution,omitempty"`
+
+	// publishNotReadyAddresses makes every endpoint ready, whatever its health;
+	// default false.
+	// +optional
+	// +kubebuilder:default=false
+	PublishNotReadyAddresses bool `json:"publishNotReadyAddresses,omitempty"`
+
+	// loadBalancerClass is the class of the load balancer, only with type LoadBalancer.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`
+
+	// loadBalancerSourceRanges are the client CIDRs that the load balancer lets
+	// in, only with type LoadBalancer; at most 100.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=64
+	LoadBalancerSourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
+}
+
+// ServiceReference names a Service in the ExternalBackend's namespace.
+type ServiceReference struct {
+	// name is the Service's name; immutable.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+}
+
+// Port is one port of the Service.
+type Port struct {
+	// name is the name of the Service port and of the slice port, a DNS label of
+	// at most 63 characters; "" (default) only where it is the sole port.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
+	Name string `json:"name"`
+
+	// port is the Service port, 1 to 65535.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+
+	// targetPort is the port of the targets, 1 to 65535; absent: port.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	TargetPort int32 `json:"targetPort,omitempty"`
+
+	// protocol is TCP (default), UDP or SCTP.
+	// +optional
+	// +kubebuilder:default=TCP
+	// +kubebuilder:validation:Enum=TCP;UDP;SCTP
+	Protocol corev1.Protocol `json:"protocol,omitempty"`
+
+	// appProtocol is the application protocol on the Service port and the slice
+	// port, a qualified name; "" is the same as absent.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`
+	AppProtocol *string `json:"appProtocol,omitempty"`
+
+	// nodePort is the port on every node, only with type NodePort or LoadBalancer;
+	// absent or 0: the API server chooses.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	NodePort int32 `json:"nodePort,omitempty"`
+}
+
+// TargetState is what a user wants of a target.
+//
+// +kubebuilder:validation:Enum=Active;Draining;Disabled
+type TargetState string
+
+const (
+	// TargetStateActive publishes the target by its health and tier.
+	TargetStateActive TargetState = "Active"
+	// TargetStateDraining publishes it as terminating: a last resort.
+	TargetStateDraining TargetState = "Draining"
+	// TargetStateDisabled neither publishes nor probes it.
+	TargetStateDisabled TargetState = "Disabled"
+)
+
+// Target is one external server, by exactly one of address, hostname and srvName.
+//
+// +kubebuilder:validation:ExactlyOneOf=address;hostname;srvName
+type Target struct {
+	// name tells the target apart, a DNS label of at most 63 characters. In
+	// headless Services it is also the endpoint's hostname.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// address is a literal IPv4 or canonical IPv6 address; not a loopback,
+	// link-local, multicast, broadcast, unspecified or IPv4-mapped one.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=45
+	Address string `json:"address,omitempty"`
+
+	// hostname is a lower-case FQDN (RFC 1123, two labels or more, no trailing
+	// dot), looked up as A and AAAA as the Service's IP families need.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$`
+	Hostname string `json:"hostname,omitempty"`
+
+	// srvName is a lower-case FQDN, underscores allowed, looked up as SRV
+	// (RFC 2782). A record's port replaces the target port of the first of
+	// spec.ports; the ranks of the records' priorities add to priority.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)+$`
+	SRVName string `json:"srvName,omitempty"`
+
+	// ports override the target port of ports of spec.ports, by name, for this
+	// target. At most 100.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=100
+	Ports []TargetPort `json:"ports,omitempty"`
+
+	// zone is the endpoint's zone, a label value of at most 63 characters; absent
+	// or "": none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+	Zone string `json:"zone,omitempty"`
+
+	// nodeName is the endpoint's node, a DNS subdomain of at most 253 characters;
+	// absent or "": none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
+	NodeName string `json:"nodeName,omitempty"`
+
+	// priority is the target's tier: 0 (default, first) to 127; a higher number is
+	// a standby tier.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=127
+	Priority int32 `json:"priority,omitempty"`
+
+	// state is Active (default), Draining (terminating: a last resort) or Disabled
+	// (neither published nor probed).
+	// +optional
+	// +kubebuilder:default=Active
+	State TargetState `json:"state,omitempty"`
+}
+
+// TargetPort overrides the target port of one port of spec.ports.
+type TargetPort struct {
+	// name is the name of a port in spec.ports; "" (default) for the unnamed one.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
+	Name string `json:"name"`
+
+	// port is the target's port, 1 to 65535.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+}
+
+// DNSResolution says who resolves the targets' names.
+//
+// +kubebuilder:validation:Enum=Resolve;Passthrough
+type DNSResolution string
+
+const (
+	// DNSResolutionResolve lets the operator resolve names to addresses.
+	DNSResolutionResolve DNSResolution = "Resolve"
+	// DNSResolutionPassthrough publishes the name itself, in an EndpointSlice of
+	// addressType FQDN.
+	DNSResolutionPassthrough DNSResolution = "Passthrough"
+)
+
+// DNSTransport is how nameservers are asked.
+//
+// +kubebuilder:validation:Enum=UDP;TCP;TLS
+type DNSTransport string
+
+const (
+	// DNSTransportUDP asks over UDP, and over TCP where an answer is truncated.
+	DNSTransportUDP DNSTransport = "UDP"
+	// DNSTransportTCP asks over TCP.
+	DNSTransportTCP DNSTransport = "TCP"
+	// DNSTransportTLS asks over TLS (RFC 7858).
+	DNSTransportTLS DNSTransport = "TLS"
+)
+
+// DNS says how the targets' names are resolved. All names are FQDNs; there are
+// no search lists.
+type DNS struct {
+	// resolution is Resolve (default) or Passthrough: an unprobed EndpointSlice of
+	// addressType FQDN, only for Headless Services with one target, a hostname.
+	// +optional
+	// +kubebuilder:default=Resolve
+	Resolution DNSResolution `json:"resolution,omitempty"`
+
+	// nameservers are asked instead of those of the manager's resolv.conf: "IP",
+	// "IPv4:port" or "[IPv6]:port", port 53 by default and 853 with transport TLS.
+	// At most 8, no loopback ones.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=53
+	Nameservers []string `json:"nameservers,omitempty"`
+
+	// transport is UDP (default; TCP on truncation), TCP or TLS.
+	// +optional
+	// +kubebuilder:default=UDP
+	Transport DNSTransport `json:"transport,omitempty"`
+
+	// tls verifies the nameservers, only with transport TLS; absent, by the system
+	// roots and the nameserver's address.
+	// +optional
+	TLS *DNSTLS `json:"tls,omitempty"`
+
+	// minTTLSeconds is the least time an answer is kept, 1 to 604800; default 5.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	MinTTLSeconds int32 `json:"minTTLSeconds,omitempty"`
+
+	// maxTTLSeconds is the longest time an answer is kept, 1 to 604800; default
+	// 3600. Where it is less than minTTLSeconds it wins.
+	// +optional
+	// +kubebuilder:default=3600
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	MaxTTLSeconds int32 `json:"maxTTLSeconds,omitempty"`
+
+	// staleSeconds is how long after its expiry the last good answer serves when
+	// resolution fails (RFC 8767), 0 to 2592000; default 86400; 0: not at all.
+	// +optional
+	// +kubebuilder:default=86400
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2592000
+	StaleSeconds *int32 `json:"staleSeconds,omitempty"`
+
+	// removalDelaySeconds is how long an address that is absent from good answers
+	// stays, for names that answer in rotation, 0 to 604800; default 0: it leaves
+	// at once.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=604800
+	RemovalDelaySeconds int32 `json:"removalDelaySeconds,omitempty"`
+}
+
+// DNSTLS verifies nameservers asked over TLS.
+type DNSTLS struct {
+	// serverName is the name in the nameservers' certificates; absent: the
+	// nameserver's address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+)?$`
+	ServerName string `json:"serverName,omitempty"`
+
+	// caCertificateRef names the CA certificates to trust; absent: the system roots.
+	// +optional
+	CACertificateRef *CACertificateReference `json:"caCertificateRef,omitempty"`
+}
+
+// CACertificateKind is the kind of object that holds CA certificates.
+//
+// +kubebuilder:validation:Enum=ConfigMap;Secret
+type CACertificateKind string
+
+const (
+	// CACertificateKindConfigMap reads the certificates from a ConfigMap.
+	CACertificateKindConfigMap CACertificateKind = "ConfigMap"
+	// CACertificateKindSecret reads them from a Secret.
+	CACertificateKindSecret CACertificateKind = "Secret"
+)
+
+// CACertificateReference names CA certificates (PEM) in the ExternalBackend's
+// namespace.
+type CACertificateReference struct {
+	// kind is ConfigMap (default) or Secret.
+	// +optional
+	// +kubebuilder:default=ConfigMap
+	Kind CACertificateKind `json:"kind,omitempty"`
+
+	// name is the object's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	Name string `json:"name"`
+
+	// key is the key of the certificates in the object's data; default ca.crt.
+	// +optional
+	// +kubebuilder:default=ca.crt
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._A-Za-z0-9]+$`
+	Key string `json:"key,omitempty"`
+}
+
+// SecretReference names a Secret in the ExternalBackend's namespace.
+type SecretReference struct {
+	// name is the Secret's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	Name string `json:"name"`
+}
+
+// HealthCheckMode says what verdicts do.
+//
+// +kubebuilder:validation:Enum=Enforce;Observe
+type HealthCheckMode string
+
+const (
+	// HealthCheckModeEnforce lets verdicts decide the endpoints' conditions.
+	HealthCheckModeEnforce HealthCheckMode = "Enforce"
+	// HealthCheckModeObserve probes and reports, and changes no endpoint.
+	HealthCheckModeObserve HealthCheckMode = "Observe"
+)
+
+// InitialState is how an endpoint counts before its first verdict.
+//
+// +kubebuilder:validation:Enum=NotReady;Ready
+type InitialState string
+
+const (
+	// InitialStateNotReady keeps traffic away until the first verdict.
+	InitialStateNotReady InitialState = "NotReady"
+	// InitialStateReady lets traffic in until the first verdict.
+	InitialStateReady InitialState = "Ready"
+)
+
+// HealthCheck probes every endpoint, by exactly one of httpGet, tcpSocket and grpc.
+//
+// +kubebuilder:validation:ExactlyOneOf=httpGet;tcpSocket;grpc
+type HealthCheck struct {
+	// mode is Enforce (default) or Observe: probes and reports, but changes no
+	// endpoint.
+	// +optional
+	// +kubebuilder:default=Enforce
+	Mode HealthCheckMode `json:"mode,omitempty"`
+
+	// httpGet is healthy where the status of a GET is expected.
+	// +optional
+	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
+
+	// tcpSocket is healthy where a connection opens and the optional exchange of
+	// text succeeds.
+	// +optional
+	TCPSocket *TCPSocket `json:"tcpSocket,omitempty"`
+
+	// grpc is healthy where grpc.health.v1 says SERVING.
+	// +optional
+	GRPC *GRPC `json:"grpc,omitempty"`
+
+	// tls is for httpGet with scheme HTTPS, grpc with mode TLS, and tcpSocket, which
+	// speaks TLS where tls is present; absent, every default holds.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+
+	// periodSeconds is the time between the starts of two probes of an endpoint, 1
+	// to 3600; default 10.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+
+	// timeoutSeconds is how long one probe may take, 1 to 3600; default 3.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+
+	// successThreshold is how many consecutive successes make an endpoint healthy,
+	// 1 to 100; default 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	SuccessThreshold int32 `json:"successThreshold,omitempty"`
+
+	// failureThreshold is how many consecutive failures make an endpoint unhealthy,
+	// 1 to 100; default 3.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
+
+	// confirmPeriodMilliseconds is the time between the starts of two probes while
+	// the verdict is in doubt, and until the first verdict, 100 to 60000; default
+	// 1000.
+	// +optional
+	// +kubebuilder:default=1000
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=60000
+	ConfirmPeriodMilliseconds int32 `json:"confirmPeriodMilliseconds,omitempty"`
+
+	// initialState is how a target never seen before counts until its first
+	// verdict: NotReady (default) or Ready.
+	// +optional
+	// +kubebuilder:default=NotReady
+	InitialState InitialState `json:"initialState,omitempty"`
+
+	// panicThreshold is a percentage, 0 to 100: where no tier has at least this
+	// healthy share, every endpoint is ready; default 0: never.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	PanicThreshold int32 `json:"panicThreshold,omitempty"`
+}
+
+// HTTPGet is a GET whose status is judged. Redirects are not followed.
+type HTTPGet struct {
+	// path is the request's path, with its query, at most 1,024 characters; default "/".
+	// +optional
+	// +kubebuilder:default="/"
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^/[^\x00-\x20\x7F]*$`
+	Path string `json:"path,omitempty"`
+
+	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
+	// the first TCP port of the target.
+	// +optional
+	Port *intstr.IntOrString `json:"port,omitempty"`
+
+	// scheme is HTTP (default) or HTTPS.
+	// +optional
+	// +kubebuilder:default=HTTP
+	// +kubebuilder:validation:Enum=HTTP;HTTPS
+	Scheme corev1.URIScheme `json:"scheme,omitempty"`
+
+	// host is the Host header and, with HTTPS, the SNI; absent: the target's
+	// hostname, else its address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|[0-9A-Fa-f:.]+)?$`
+	Host string `json:"host,omitempty"`
+
+	// httpHeaders are added to the request, in order; names may repeat. At most 32.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
+
+	// expectedStatuses are the healthy statuses, each one status ("200") or a range
+	// ("200-399") from 100 to 599, 1 to 32 of them; default ["200-399"].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:default={"200-399"}
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=7
+	// +kubebuilder:validation:items:Pattern=`^[1-5][0-9]{2}(-[1-5][0-9]{2})?$`
+	ExpectedStatuses []string `json:"expectedStatuses,omitempty"`
+}
+
+// HTTPHeader is one header of a request.
+type HTTPHeader struct {
+	// name is the header's name, a token (RFC 9110) of at most 256 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern="^[-!#$%&'*+.^_\x60|~0-9A-Za-z]+$"
+	Name string `json:"name"`
+
+	// value is the header's value, without control characters, at most 4,096
+	// characters; it may be "".
+	// +required
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:Pattern=`^[^\x00-\x08\x0A-\x1F\x7F]*$`
+	Value string `json:"value"`
+}
+
+// TCPSocket is a connection and an optional exchange of text.
+type TCPSocket struct {
+	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
+	// the first TCP port of the target.
+	// +optional
+	Port *intstr.IntOrString `json:"port,omitempty"`
+
+	// send is written once the connection is open, at most 1,024 characters; ""
+	// (default): nothing.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Send string `json:"send,omitempty"`
+
+	// expect is what the target's answer must contain, at most 1,024 characters; ""
+	// (default): anything, and no answer is awaited.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Expect string `json:"expect,omitempty"`
+}
+
+// GRPCMode says how a gRPC probe connects.
+//
+// +kubebuilder:validation:Enum=Plaintext;TLS
+type GRPCMode string
+
+const (
+	// GRPCModePlaintext speaks HTTP/2 without TLS.
+	GRPCModePlaintext GRPCMode = "Plaintext"
+	// GRPCModeTLS speaks HTTP/2 over TLS.
+	GRPCModeTLS GRPCMode = "TLS"
+)
+
+// GRPC is a call of grpc.health.v1.Health/Check.
+type GRPC struct {
+	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
+	// the first TCP port of the target.
+	// +optional
+	Port *intstr.IntOrString `json:"port,omitempty"`
+
+	// service is the service asked about, at most 256 characters; "" (default): the
+	// server as a whole.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Service string `json:"service,omitempty"`
+
+	// mode is Plaintext (default) or TLS.
+	// +optional
+	// +kubebuilder:default=Plaintext
+	Mode GRPCMode `json:"mode,omitempty"`
+}
+
+// TLSVerification says whether the target's certificate is verified.
+//
+// +kubebuilder:validation:Enum=Full;None
+type TLSVerification string
+
+const (
+	// TLSVerificationFull verifies chain and name.
+	TLSVerificationFull TLSVerification = "Full"
+	// TLSVerificationNone verifies nothing.
+	TLSVerificationNone TLSVerification = "None"
+)
+
+// TLS says how probes speak TLS.
+type TLS struct {
+	// serverName is the SNI and the name in the target's certificate; absent: the
+	// host of httpGet, else the target's hostname, else its address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+)?$`
+	ServerName string `json:"serverName,omitempty"`
+
+	// caCertificateRef names the CA certificates to trust; absent: the system roots.
+	// +optional
+	CACertificateRef *CACertificateReference `json:"caCertificateRef,omitempty"`
+
+	// clientCertificateRef names a Secret of type kubernetes.io/tls whose
+	// certificate is shown to the target; absent: none is.
+	// +optional
+	ClientCertificateRef *SecretReference `json:"clientCertificateRef,omitempty"`
+
+	// verification is Full (default) or None.
+	// +optional
+	// +kubebuilder:default=Full
+	Verification TLSVerification `json:"verification,omitempty"`
+}
+
+// FailbackMode says how a better tier becomes active again.
+//
+// +kubebuilder:validation:Enum=Automatic;Manual
+type FailbackMode string
+
+const (
+	// FailbackAutomatic returns to a better tier once failbackDelaySeconds is over.
+	FailbackAutomatic FailbackMode = "Automatic"
+	// FailbackManual lets only a dead active tier or a pin move it.
+	FailbackManual FailbackMode = "Manual"
+)
+
+// Failover chooses the active tier.
+type Failover struct {
+	// minHealthyPercent is the healthy share a tier needs to be active, 1 to 100;
+	// default 1. The active tier is the lowest priority that has it.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MinHealthyPercent int32 `json:"minHealthyPercent,omitempty"`
+
+	// failbackDelaySeconds is how long a better tier must stay healthy before it is
+	// active again, 0 to 604800; default 60; 0: at once.
+	// +optional
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=604800
+	FailbackDelaySeconds *int32 `json:"failbackDelaySeconds,omitempty"`
+
+	// failback is Automatic (default) or Manual: only a dead active tier or
+	// pinnedPriority moves it.
+	// +optional
+	// +kubebuilder:default=Automatic
+	Failback FailbackMode `json:"failback,omitempty"`
+
+	// pinnedPriority makes this tier active, whatever its health, 0 to 127; absent:
+	// none is pinned.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=127
+	PinnedPriority *int32 `json:"pinnedPriority,omitempty"`
+}
+
+// ExternalBackendStatus tells what is published.
+type ExternalBackendStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// serviceName is the effective name of the Service.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	ServiceName string `json:"serviceName,omitempty"`
+
+	// serviceType is the effective type of the Service; Ref with serviceRef.
+	// +optional
+	// +kubebuilder:validation:Enum=ClusterIP;Headless;NodePort;LoadBalancer;ExternalName;Ref
+	ServiceType ServiceType `json:"serviceType,omitempty"`
+
+	// endpoints counts the published endpoints.
+	// +optional
+	Endpoints *EndpointCounts `json:"endpoints,omitempty"`
+
+	// activePriority is the active tier; absent where no tier qualifies.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=127
+	ActivePriority *int32 `json:"activePriority,omitempty"`
+
+	// targets are the targets, worst first, at most 64.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Targets []TargetStatus `json:"targets,omitempty"`
+
+	// omittedTargets is how many targets are not in targets.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	OmittedTargets int32 `json:"omittedTargets,omitempty"`
+
+	// conditions are Accepted, Permitted, Resolved, Programmed, Healthy, Ready and,
+	// only where nothing gets better by itself, Stalled.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// EndpointCounts counts the published endpoints.
+type EndpointCounts struct {
+	// total is how many endpoints are published.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Total int32 `json:"total"`
+
+	// ready is how many of them are ready.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Ready int32 `json:"ready"`
+
+	// healthy is how many of them are probed and healthy.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Healthy int32 `json:"healthy"`
+
+	// unhealthy is how many of them are probed and unhealthy.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Unhealthy int32 `json:"unhealthy"`
+
+	// readyOfTotal is "ready/total", for people.
+	// +required
+	// +kubebuilder:validation:MaxLength=24
+	ReadyOfTotal string `json:"readyOfTotal"`
+}
+
+// ObservedState is what has become of a target.
+//
+// +kubebuilder:validation:Enum=Healthy;Unhealthy;Unknown;Unprobed;Draining;Disabled;Denied;Unresolved
+type ObservedState string
+
+const (
+	// ObservedStateHealthy: every probed endpoint of the target is healthy.
+	ObservedStateHealthy ObservedState = "Healthy"
+	// ObservedStateUnhealthy: an endpoint of the target is unhealthy.
+	ObservedStateUnhealthy ObservedState = "Unhealthy"
+	// ObservedStateUnknown: there is no verdict yet.
+	ObservedStateUnknown ObservedState = "Unknown"
+	// ObservedStateUnprobed: there is no healthCheck.
+	ObservedStateUnprobed ObservedState = "Unprobed"
+	// ObservedStateDraining: spec says Draining.
+	ObservedStateDraining ObservedState = "Draining"
+	// ObservedStateDisabled: spec says Disabled.
+	ObservedStateDisabled ObservedState = "Disabled"
+	// ObservedStateDenied: policy refuses the target.
+	ObservedStateDenied ObservedState = "Denied"
+	// ObservedStateUnresolved: the target's name has no address.
+	ObservedStateUnresolved ObservedState = "Unresolved"
+)
+
+// TargetStatus tells what has become of one target.
+type TargetStatus struct {
+	// name is the target's name in spec.targets.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+
+	// state is Healthy, Unhealthy, Unknown, Unprobed (no healthCheck), Draining,
+	// Disabled, Denied or Unresolved.
+	// +required
+	State ObservedState `json:"state"`
+
+	// addresses are the target's addresses, at most 64; refused ones are not listed.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	Addresses []string `json:"addresses,omitempty"`
+
+	// reason is a fixed word that tells why the state is not a good one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+}

@@ -1,0 +1,153 @@
+package v1alpha1
+
+// Labels, annotations and names that the operator puts on the objects it writes.
+const (
+	// ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by
+	// on every EndpointSlice of the operator, and its server-side-apply field manager.
+	ManagedBy = "external-backend.io"
+
+	// LabelName is the label, on Services and EndpointSlices, that holds the
+	// ExternalBackend's name.
+	LabelName = "external-backend.io/name"
+
+	// AnnotationEndpoints is the annotation on an EndpointSlice that tells, in
+	// runs, which endpoint is of which target and until when it drains.
+	AnnotationEndpoints = "external-backend.io/endpoints"
+)
+
+// Bounds that whoever writes status must keep; the schema refuses more.
+const (
+	// MaxStatusTargets is the most entries status.targets may have.
+	MaxStatusTargets = 64
+	// MaxStatusAddresses is the most addresses one entry of status.targets may have.
+	MaxStatusAddresses = 64
+)
+
+// ReasonPending is the reason of every condition whose status is Unknown: what
+// it needs has not been seen yet.
+const ReasonPending = "Pending"
+
+// Condition Accepted: the spec can be acted on.
+const (
+	// ConditionAccepted is True when the spec can be acted on.
+	ConditionAccepted = "Accepted"
+	// ReasonAccepted: the spec can be acted on.
+	ReasonAccepted = "Accepted"
+	// ReasonInvalidSpec: the spec breaks a rule that the schema could not check.
+	// What was published before stays as it was.
+	ReasonInvalidSpec = "InvalidSpec"
+	// ReasonRefNotFound: a Secret or ConfigMap that the spec names is missing,
+	// lacks the key, or may not be read.
+	ReasonRefNotFound = "RefNotFound"
+)
+
+// Condition Permitted: no target or nameserver is refused by policy.
+const (
+	// ConditionPermitted is True when no target or nameserver is refused by policy.
+	ConditionPermitted = "Permitted"
+	// ReasonPermitted: nothing is refused.
+	ReasonPermitted = "Permitted"
+	// ReasonTargetDenied: at least one target or nameserver is refused. Also the
+	// reason of such a target.
+	ReasonTargetDenied = "TargetDenied"
+	// ReasonWouldDeny: nothing is refused, but a policy in mode Audit would. The
+	// condition is True.
+	ReasonWouldDeny = "WouldDeny"
+)
+
+// Condition Resolved: every name has a current answer.
+const (
+	// ConditionResolved is True when every name has a current answer, and where
+	// there are no names.
+	ConditionResolved = "Resolved"
+	// ReasonResolved: every name has a current answer.
+	ReasonResolved = "Resolved"
+	// ReasonResolutionFailed: a name was never resolved, or its last good answer
+	// may not serve any longer. Also the reason of such a target.
+	ReasonResolutionFailed = "ResolutionFailed"
+	// ReasonServingStale: a name's resolution fails and its last good answer
+	// serves (RFC 8767). Also the reason of such a target.
+	ReasonServingStale = "ServingStale"
+)
+
+// Condition Programmed: the Service and its EndpointSlices are as planned.
+const (
+	// ConditionProgrammed is True when Service and EndpointSlices are as planned.
+	ConditionProgrammed = "Programmed"
+	// ReasonProgrammed: Service and EndpointSlices are as planned.
+	ReasonProgrammed = "Programmed"
+	// ReasonServiceConflict: a Service, Endpoints or EndpointSlices of that name
+	// belong to someone else, or the Service is protected or has a selector.
+	ReasonServiceConflict = "ServiceConflict"
+	// ReasonServiceNotFound: the Service that serviceRef names does not exist.
+	ReasonServiceNotFound = "ServiceNotFound"
+	// ReasonPortMismatch: the Service that serviceRef names lacks a port of
+	// spec.ports by name and protocol; that port alone is left out.
+	ReasonPortMismatch = "PortMismatch"
+	// ReasonApplyFailed: the API server refused a write.
+	ReasonApplyFailed = "ApplyFailed"
+)
+
+// Condition Healthy: every probed endpoint is healthy, or nothing is probed.
+const (
+	// ConditionHealthy is True when every probed endpoint is healthy, or nothing
+	// is probed; Unknown with ReasonPending while a verdict is missing.
+	ConditionHealthy = "Healthy"
+	// ReasonHealthy: every probed endpoint is healthy, or nothing is probed.
+	ReasonHealthy = "Healthy"
+	// ReasonSomeUnhealthy: some probed endpoints are unhealthy.
+	ReasonSomeUnhealthy = "SomeUnhealthy"
+	// ReasonAllUnhealthy: every probed endpoint is unhealthy.
+	ReasonAllUnhealthy = "AllUnhealthy"
+)
+
+// Condition Ready: Accepted, Programmed, and at least one endpoint is ready.
+// When it is not, its reason is Accepted's, else Programmed's, else
+// ReasonNoReadyEndpoints.
+const (
+	// ConditionReady is True when Accepted and Programmed are True and at least
+	// one endpoint is ready. For ExternalName it follows Programmed.
+	ConditionReady = "Ready"
+	// ReasonReady: traffic can flow.
+	ReasonReady = "Ready"
+	// ReasonNoReadyEndpoints: accepted and programmed, but no endpoint is ready.
+	ReasonNoReadyEndpoints = "NoReadyEndpoints"
+)
+
+// ConditionStalled is the kstatus condition: True, with the cause as its reason
+// (ReasonInvalidSpec, ReasonRefNotFound, ReasonServiceConflict or
+// ReasonPortMismatch), when nothing gets better without a change by the user;
+// absent otherwise.
+const ConditionStalled = "Stalled"
+
+// Reasons of one target in status.targets, beside ReasonResolutionFailed,
+// ReasonServingStale and ReasonTargetDenied.
+const (
+	// TargetReasonConnectionRefused: the target answered the connect with a reset.
+	TargetReasonConnectionRefused = "ConnectionRefused"
+	// TargetReasonConnectionReset: the target closed an open connection too early.
+	TargetReasonConnectionReset = "ConnectionReset"
+	// TargetReasonTimeout: no verdict within timeoutSeconds.
+	TargetReasonTimeout = "Timeout"
+	// TargetReasonUnreachable: the network or the host can't be reached.
+	TargetReasonUnreachable = "Unreachable"
+	// TargetReasonTLSVerificationFailed: the target's certificate was refused.
+	TargetReasonTLSVerificationFailed = "TLSVerificationFailed"
+	// TargetReasonTLSHandshakeFailed: TLS failed for another reason.
+	TargetReasonTLSHandshakeFailed = "TLSHandshakeFailed"
+	// TargetReasonUnexpectedStatus: the HTTP status is not in expectedStatuses.
+	TargetReasonUnexpectedStatus = "UnexpectedStatus"
+	// TargetReasonUnexpectedResponse: the answer is not what the check expects.
+	TargetReasonUnexpectedResponse = "UnexpectedResponse"
+	// TargetReasonGRPCNotServing: grpc.health.v1 says other than SERVING.
+	TargetReasonGRPCNotServing = "GRPCNotServing"
+	// TargetReasonNameNotFound: the name does not exist (NXDOMAIN).
+	TargetReasonNameNotFound = "NameNotFound"
+	// TargetReasonDuplicateAddress: another target or ExternalBackend publishes
+	// the same address and port for the same Service port.
+	TargetReasonDuplicateAddress = "DuplicateAddress"
+	// TargetReasonFamilyNotServed: the Service lacks the address's IP family.
+	TargetReasonFamilyNotServed = "FamilyNotServed"
+	// TargetReasonTruncated: the backend or the name has too many addresses.
+	TargetReasonTruncated = "Truncated"
+)

@@ -1,0 +1,226 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// A Problem is an entry of a policy that can't be read. The schema refuses such
+// entries; one that got past it allows nothing.
+type Problem struct {
+	Policy string // metadata.name
+	Field  string // as in spec.allow[0].cidrs[1]
+	Reason string
+}
+
+func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Policy, p.Field, p.Reason) }
+
+var protocols = [...]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
+
+// Compile prepares all that decisions need. Beside the Set it returns what could
+// not be read, in the order of the policies.
+func Compile(in Input) (*Set, []Problem) {
+	rules := 0
+	for i := range in.Policies {
+		rules += len(in.Policies[i].Spec.Allow)
+	}
+	c := newCompiler(rules)
+	for i := range in.Policies {
+		c.policy(&in.Policies[i])
+	}
+	s := &Set{
+		defaultDeny:   in.DefaultDeny,
+		clusterDomain: canonical(cmp.Or(in.ClusterDomain, DefaultClusterDomain)),
+		classifier:    newClassifier(in.ClusterRanges),
+		policies:      c.policies,
+		nothing:       c.pool.keep(c.pool.empty()),
+		everything:    c.everything,
+		addresses:     newAddrTable(c.cidrs, c.pool),
+		anyAddress:    c.anyAddress,
+		names:         newNames(c.hostnames, c.anyName, c.pool),
+		ports:         map[corev1.Protocol]table{},
+		nameservers:   c.listings(),
+	}
+	for _, protocol := range protocols {
+		s.ports[protocol] = newTable(c.ports[protocol], c.pool)
+	}
+	return s, c.problems
+}
+
+// compiler gathers the rules of all policies by what they look at. Rules are
+// numbered through in the order in which they come.
+type compiler struct {
+	pool       *pool
+	next       int // the number of the next rule
+	everything set
+	anyAddress set // without cidrs
+	anyName    set // without hostnames
+
+	policies    []compiledPolicy
+	cidrs       []claim
+	hostnames   map[string][]int
+	ports       map[corev1.Protocol][]span
+	nameservers map[netip.AddrPort]set
+	problems    []Problem
+	at          string // the policy being read
+}
+
+func newCompiler(rules int) *compiler {
+	p := newPool(rules)
+	return &compiler{
+		pool:       p,
+		everything: p.empty(), anyAddress: p.empty(), anyName: p.empty(),
+		hostnames:   map[string][]int{},
+		ports:       map[corev1.Protocol][]span{},
+		nameservers: map[netip.AddrPort]set{},
+	}
+}
+
+func (c *compiler) problem(reason, field string, args ...any) {
+	c.problems = append(c.problems, Problem{c.at, fmt.Sprintf(field, args...), reason})
+}
+
+func (c *compiler) policy(p *v1alpha1.ExternalBackendPolicy) {
+	c.at = p.Name
+	selector, ok := c.selector(&p.Spec.NamespaceSelector)
+	compiled := compiledPolicy{selector: selector, from: c.next}
+	switch p.Spec.Mode {
+	case v1alpha1.PolicyModeAudit:
+		compiled.audit = true
+	case v1alpha1.PolicyModeEnforce, "":
+	default:
+		c.problem("no such mode, taken as Enforce", "spec.mode")
+	}
+	for i := range p.Spec.Allow {
+		c.rule(i, &p.Spec.Allow[i])
+	}
+	if compiled.to = c.next; !ok {
+		compiled.to = compiled.from
+	}
+	c.policies = append(c.policies, compiled)
+}
+
+// selector reads a namespaceSelector. Of one that can't be read the readable
+// requirements still select, and nothing is allowed: a typing error must neither
+// open the namespaces meant nor give their rules to others.
+func (c *compiler) selector(s *metav1.LabelSelector) (selector labels.Selector, ok bool) {
+	selector, ok = labels.Everything(), true
+	add := func(part metav1.LabelSelector, field string, arg any) {
+		read, err := metav1.LabelSelectorAsSelector(&part)
+		if err != nil {
+			c.problem("not a selector requirement", field, arg)
+			ok = false
+			return
+		}
+		requirements, _ := read.Requirements()
+		selector = selector.Add(requirements...)
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+		add(metav1.LabelSelector{MatchLabels: map[string]string{k: s.MatchLabels[k]}}, "spec.namespaceSelector.matchLabels[%s]", k)
+	}
+	for i, e := range s.MatchExpressions {
+		add(metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}}, "spec.namespaceSelector.matchExpressions[%d]", i)
+	}
+	return selector, ok
+}
+
+func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
+	id := c.next
+	c.next++
+	c.everything.add(id)
+	if len(r.CIDRs) == 0 {
+		c.anyAddress.add(id)
+	}
+	aboutTargets := len(r.CIDRs)+len(r.Hostnames)+len(r.Ports) > 0 || len(r.Nameservers) == 0
+	if len(r.Hostnames) == 0 && aboutTargets {
+		c.anyName.add(id)
+	}
+	if len(r.Ports) == 0 {
+		for _, protocol := range protocols {
+			c.ports[protocol] = append(c.ports[protocol], portSpan(0, math.MaxUint16, id))
+		}
+	}
+	for j, text := range r.CIDRs {
+		if prefix, err := netip.ParsePrefix(text); err != nil {
+			c.problem("not a CIDR", "spec.allow[%d].cidrs[%d]", i, j)
+		} else if prefix.Addr().Is4In6() {
+			c.problem("a CIDR of IPv4-mapped addresses", "spec.allow[%d].cidrs[%d]", i, j)
+		} else {
+			c.cidrs = append(c.cidrs, claim{prefix, id})
+		}
+	}
+	for j, name := range r.Hostnames {
+		if validHostname(name) {
+			c.hostnames[name] = append(c.hostnames[name], id)
+		} else {
+			c.problem("neither a host name nor one behind \"*.\"", "spec.allow[%d].hostnames[%d]", i, j)
+		}
+	}
+	for j := range r.Ports {
+		if !c.port(&r.Ports[j], id) {
+			c.problem("no range of ports", "spec.allow[%d].ports[%d]", i, j)
+		}
+	}
+	for j, text := range r.Nameservers {
+		if !c.nameserver(text, id) {
+			c.problem("neither an address nor address:port", "spec.allow[%d].nameservers[%d]", i, j)
+		}
+	}
+}
+
+func (c *compiler) port(p *v1alpha1.PolicyPort, id int) bool {
+	protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
+	if !slices.Contains(protocols[:], protocol) {
+		return false
+	}
+	first, last := p.Port, cmp.Or(p.EndPort, p.Port)
+	if p.Port == 0 && p.EndPort == 0 {
+		first, last = 1, math.MaxUint16
+	}
+	if first < 1 || last < first || last > math.MaxUint16 {
+		return false
+	}
+	c.ports[protocol] = append(c.ports[protocol], portSpan(uint16(first), uint16(last), id))
+	return true
+}
+
+// nameserver notes an entry "IP" under port 0, or "IP:port".
+func (c *compiler) nameserver(text string, id int) bool {
+	ns, err := netip.ParseAddrPort(text)
+	if err != nil {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return false
+		}
+		ns = netip.AddrPortFrom(a, 0)
+	} else if ns.Port() == 0 {
+		return false
+	}
+	if c.nameservers[ns] == nil {
+		c.nameservers[ns] = c.pool.empty()
+	}
+	c.nameservers[ns].add(id)
+	return true
+}
+
+// listings gives entries with a port the rules that list the address for any.
+func (c *compiler) listings() map[netip.AddrPort]set {
+	all := map[netip.AddrPort]set{}
+	for ns, rules := range c.nameservers {
+		if anyPort := c.nameservers[netip.AddrPortFrom(ns.Addr(), 0)]; anyPort != nil {
+			rules = rules.union(anyPort)
+		}
+		all[ns] = c.pool.keep(rules)
+	}
+	return all
+}

@@ -1,0 +1,127 @@
+package policy
+
+import "net/netip"
+
+// A reach says which rules cover an address, the look-ups done.
+type reach struct {
+	kind    Kind             // forbidden or guarded; None: free
+	named   set              // the rules that name the address itself; nil: none does
+	free    set              // the rules that cover every address that is free
+	within  [maxEmbedded]set // per guarded address embedded in it, the rules that name that one
+	guarded int              // how many of within are set
+}
+
+// reach looks an address up, once for itself and once for each it embeds.
+func (s *Set) reach(a netip.Addr, naming func(netip.Addr) set, free set) reach {
+	if !a.IsValid() {
+		return reach{kind: NotAnAddress}
+	}
+	a = a.WithZone("")
+	r := reach{kind: s.classifier.own(a), named: naming(a), free: free}
+	var buf [maxEmbedded]netip.Addr
+	for _, e := range embedded(a, buf[:0]) {
+		kind := s.classifier.own(e)
+		r.kind = stronger(r.kind, kind)
+		if kind.guarded() {
+			r.within[r.guarded] = naming(e)
+			r.guarded++
+		}
+	}
+	return r
+}
+
+// word is word i of the set of rules that cover the address; guarded: of those
+// that open it although it is guarded.
+func (r *reach) word(i int, guarded bool) uint64 {
+	var w uint64
+	if r.named != nil {
+		w = r.named[i]
+	}
+	if !guarded {
+		return w | r.free[i]
+	}
+	for _, within := range r.within[:r.guarded] {
+		w &= within[i]
+	}
+	return w
+}
+
+// A question is a decision with all look-ups done but those of the ports.
+type question struct {
+	reach reach
+	names set
+	ports []Port
+}
+
+// decide asks the Enforce policies, and where none selects the namespace, what
+// the Audit policies would say.
+func (v *View) decide(q question) Decision {
+	d := v.judge(&v.enforce, &q)
+	if d.Allowed && v.audit.selected && !v.enforce.selected {
+		if would := v.judge(&v.audit, &q); !would.Allowed {
+			d.WouldDeny, d.Kind = true, would.Kind
+		}
+	}
+	return d
+}
+
+// judge decides by the policies of one side:
+//  1. what is forbidden always is refused;
+//  2. what is guarded is allowed where the rules that name it allow it;
+//  3. what is neither is allowed where the rules that cover it do;
+//  4. what is refused by 2, would be allowed by 3, and is guarded by discovery
+//     alone is marked so.
+func (v *View) judge(s *side, q *question) Decision {
+	kind, guarded := q.reach.kind, q.reach.kind.guarded()
+	if kind != None && !guarded {
+		return Decision{Kind: kind}
+	}
+	refusal := v.refusal(s, q, guarded)
+	if refusal == None {
+		return Decision{Allowed: true}
+	}
+	d := Decision{Kind: refusal}
+	if guarded {
+		d.ByDiscoveryAlone = kind == DiscoveredRange && v.refusal(s, q, false) == None
+		if refusal == NotAllowed {
+			d.Kind = kind
+		}
+	}
+	return d
+}
+
+// refusal is None, NotAllowed or PortNotAllowed.
+func (v *View) refusal(s *side, q *question, guarded bool) Kind {
+	if !s.selected {
+		if guarded || v.set.defaultDeny {
+			return NotAllowed
+		}
+		return None
+	}
+	if !s.allows(q, guarded, v.set.everything) {
+		return NotAllowed
+	}
+	for _, p := range q.ports {
+		if !s.allows(q, guarded, v.set.portRules(p)) {
+			return PortNotAllowed
+		}
+	}
+	return None
+}
+
+// allows tells whether one rule covers address, name and port.
+func (s *side) allows(q *question, guarded bool, port set) bool {
+	for i, rules := range s.rules {
+		if rules &= q.names[i] & port[i]; rules != 0 && rules&q.reach.word(i, guarded) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Set) portRules(p Port) set {
+	if t, ok := s.ports[p.Protocol]; ok {
+		return t.at(key{lo: uint64(p.Port)})
+	}
+	return s.nothing
+}

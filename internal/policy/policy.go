@@ -1,0 +1,180 @@
+// Package policy decides which addresses, names, ports and nameservers the
+// ExternalBackends of a namespace may use. It is pure: the same Input gives the
+// same decisions, and a Set never changes.
+//
+// # Selection
+//
+// The rules of all policies add up, as with NetworkPolicy. A namespace that no
+// policy selects may use whatever is not forbidden (with DefaultDeny: nothing);
+// one that is selected may use only what some rule allows.
+//
+// Only policies in mode Enforce take part in that. A policy in mode Audit
+// neither restricts nor allows, nor does it open a guarded range, nor count as
+// selection against DefaultDeny: adding or removing it never changes what is
+// allowed. It answers one question: what would be refused if it, and every
+// other Audit policy, were switched to Enforce? Since rules add up, a further
+// policy can refuse something only in a namespace that no other policy selects.
+// So Audit says WouldDeny only where no Enforce policy selects the namespace,
+// the target is allowed, and no rule of the selecting Audit policies allows it.
+//
+// # Rules
+//
+// A rule allows a target on a port when the address lies in its cidrs, the name
+// as written in spec is covered by its hostnames and the port by its ports; of
+// these, what is absent fits everything. A literal address has no name, so that
+// a rule with hostnames never covers it. Every target and probe port needs a
+// rule, not all the same one. A rule that lists nameservers and nothing else
+// allows no target. Of an entry that can't be read nothing is allowed, and its
+// rule does not count as one without it.
+//
+// # Ranges
+//
+// Some addresses are forbidden always, some are guarded: only a rule whose cidrs
+// contain the address allows it (see Kind). An IPv6 address that embeds IPv4
+// addresses is of their kinds too; a rule opens it when its cidrs contain it and
+// every guarded address in it. What lies in a guarded range that only discovery
+// knows, and would be allowed otherwise, is marked ByDiscoveryAlone: a Node
+// object that claims a range too many must not take down what is published.
+//
+// # Nameservers
+//
+// As with targets: in a selected namespace only those that a rule lists may be
+// named, and a guarded one needs to be listed in any case. The manager's own
+// resolv.conf is not subject to policy.
+package policy
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// DefaultClusterDomain holds where Input.ClusterDomain is empty.
+const DefaultClusterDomain = "cluster.local"
+
+// Input is all that decisions depend on.
+type Input struct {
+	Policies      []v1alpha1.ExternalBackendPolicy
+	ClusterRanges ClusterRanges
+	DefaultDeny   bool   // --default-target-policy=Deny
+	ClusterDomain string // --cluster-domain
+}
+
+// A Set is a compiled Input. It is immutable and safe for concurrent use.
+type Set struct {
+	defaultDeny   bool
+	clusterDomain string
+	policies      []compiledPolicy
+	classifier    classifier
+
+	nothing     set                       // no rule; as long as every set of rules
+	everything  set                       // all rules
+	addresses   addrTable                 // the rules whose cidrs contain an address
+	anyAddress  set                       // the rules without cidrs
+	names       names                     // the rules that cover a name
+	ports       map[corev1.Protocol]table // the rules that cover a port
+	nameservers map[netip.AddrPort]set    // the rules that list a nameserver; port 0: any port
+}
+
+type compiledPolicy struct {
+	selector labels.Selector
+	audit    bool
+	from, to int // its rules: from <= id < to
+}
+
+// A Port is a target or probe port.
+type Port struct {
+	Protocol corev1.Protocol // TCP, UDP or SCTP
+	Port     uint16
+}
+
+// A Decision says whether something may be used.
+type Decision struct {
+	Allowed bool
+	// WouldDeny: Allowed, but policies in mode Audit would refuse it.
+	WouldDeny bool
+	// ByDiscoveryAlone: not Allowed, only because of a cluster range that discovery
+	// alone knows. What is published already stays, and is reported.
+	ByDiscoveryAlone bool
+	// Kind is why it is, or would be, refused; None where it is not.
+	Kind Kind
+}
+
+// Keep tells whether something may be used that is published already, or not.
+func (d Decision) Keep(published bool) bool { return d.Allowed || published && d.ByDiscoveryAlone }
+
+// A View is a Set as one namespace sees it, safe for concurrent use.
+type View struct {
+	set            *Set
+	enforce, audit side
+}
+
+// side is what the policies of one mode say about a namespace.
+type side struct {
+	selected bool
+	rules    set
+}
+
+// For returns the view of a namespace with these labels. The API server sees to
+// it that they include kubernetes.io/metadata.name.
+func (s *Set) For(namespaceLabels map[string]string) *View {
+	words := len(s.nothing)
+	v := &View{set: s, enforce: side{rules: make(set, words)}, audit: side{rules: make(set, words)}}
+	for _, p := range s.policies {
+		if !p.selector.Matches(labels.Set(namespaceLabels)) {
+			continue
+		}
+		side := &v.enforce
+		if p.audit {
+			side = &v.audit
+		}
+		side.selected = true
+		for id := p.from; id < p.to; id++ {
+			side.rules.add(id)
+		}
+	}
+	return v
+}
+
+// Target decides about one address of a target: its literal one or one that its
+// name resolved to. The name is the hostname or srvName as written in spec, ""
+// for a literal; ports are all its target and probe ports. The dialler asks the
+// same question with the one port it is about to dial.
+func (v *View) Target(name string, a netip.Addr, ports ...Port) Decision {
+	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.names.at(name), ports: ports})
+}
+
+// Lookup decides whether a name needs to be resolved at all: no rule could allow
+// a refused one, whatever its addresses.
+func (v *View) Lookup(name string, ports ...Port) Decision {
+	return v.decide(question{reach: reach{free: v.set.everything}, names: v.set.names.at(name), ports: ports})
+}
+
+// Name decides about a name that is published as such (Passthrough and
+// ExternalName), whose addresses nobody checks: only rules without cidrs allow,
+// and the cluster's own names are forbidden.
+func (v *View) Name(name string, ports ...Port) Decision {
+	if under(name, v.set.clusterDomain) {
+		return Decision{Kind: ClusterName}
+	}
+	return v.decide(question{reach: reach{free: v.set.anyAddress}, names: v.set.names.at(name), ports: ports})
+}
+
+// Nameserver decides about one of spec.dns.nameservers.
+func (v *View) Nameserver(ns netip.AddrPort) Decision {
+	listing := func(a netip.Addr) set { return v.set.listing(netip.AddrPortFrom(a, ns.Port())) }
+	return v.decide(question{reach: v.set.reach(ns.Addr(), listing, v.set.nothing), names: v.set.everything})
+}
+
+func (s *Set) listing(ns netip.AddrPort) set {
+	if rules, ok := s.nameservers[ns]; ok {
+		return rules
+	}
+	if rules, ok := s.nameservers[netip.AddrPortFrom(ns.Addr(), 0)]; ok {
+		return rules
+	}
+	return s.nothing
+}

@@ -1,0 +1,188 @@
+# The image that the manifests name and that docker-build builds.
+VERSION ?= $(shell git describe --tags --match 'v*' --always --dirty 2>/dev/null || echo dev)
+IMG ?= ghcr.io/external-backend/operator:$(VERSION)
+PLATFORMS ?= linux/amd64 linux/arm64
+
+# Handed on: to `go test`, to every fuzz target, to the benchmarks' choice, to the manager under `make run`.
+TESTFLAGS ?=
+FUZZTIME ?= 30s
+BENCH ?= .
+RUN_ARGS ?= --metrics-bind-address=0
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Two development clusters at a time are too much for a small machine, and the order of `make test` matters.
+.NOTPARALLEL:
+
+# A user's own GOFLAGS, workspace or CGO_ENABLED must not change what is built. Stamping from git is off because
+# it fails in a checkout that belongs to someone else; the version comes in by -ldflags.
+export GOFLAGS := -mod=readonly -buildvcs=false
+export GOWORK := off
+export CGO_ENABLED := 0
+
+MODULES := . devcluster test tools
+TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+CONTROLLER_GEN := $(TOOL) controller-gen
+KUSTOMIZE := $(TOOL) kustomize
+GOVULNCHECK := $(TOOL) govulncheck
+GOLANGCI_LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
+KUBECTL ?= $(or $(shell command -v kubectl),bin/devcluster kubectl)
+
+GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
+GENERATED := api config/crd config/rbac
+comma := ,
+
+# $(call each-module,COMMAND) runs COMMAND inside every Go module, and tells which.
+each-module = for m in $(MODULES); do echo "--- $$m: $(1)"; (cd $$m && $(1)); done
+
+##@ Everyday
+
+.PHONY: help
+help: ## Say what there is (the default)
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, TESTFLAGS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
+
+.PHONY: build
+build: ## Build bin/manager and the kubectl plugins
+	$(GO_BUILD) -o bin/manager ./cmd
+	for p in $(PLUGINS); do $(GO_BUILD) -o bin/$$p ./cmd/$$p; done
+
+.PHONY: demo
+demo: packages build bin/devcluster ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it by itself
+	cd test && go build -o ../bin/demo ./demo
+	bin/demo
+
+.PHONY: run
+run: build ## Run the manager here, against kubectl's current cluster
+	bin/manager $(RUN_ARGS)
+
+.PHONY: devcluster-up
+devcluster-up: packages bin/devcluster ## Start the development cluster, until Ctrl-C
+	bin/devcluster up
+
+.PHONY: clean
+clean: ## Remove what was built here (the development cluster's binaries stay in the user's cache)
+	rm -rf bin dist cover.out
+
+##@ Code
+
+.PHONY: generate
+generate: ## Write deepcopy functions and apply configurations
+	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt applyconfiguration:headerFile=hack/boilerplate.go.txt paths=./api/...
+
+.PHONY: manifests
+manifests: ## Write the CRDs and the manager's ClusterRole
+	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd/bases
+	$(CONTROLLER_GEN) rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
+
+.PHONY: fmt
+fmt: ## Format the Go code
+	gofmt -w .
+
+.PHONY: vet
+vet: ## Run go vet in every module
+	@$(call each-module,go vet ./...)
+
+.PHONY: lint
+lint: ## Run the linters, the import rules among them, in every module
+	@$(call each-module,$(GOLANGCI_LINT) run ./...)
+
+.PHONY: verify
+verify: generate manifests ## Fail where generated files, formatting or go.mod files are not current
+	@status=$$(git status --porcelain --untracked-files=all -- $(GENERATED)); \
+	if [ -n "$$status" ]; then \
+		printf '%s\n' 'Generated files differ from what is committed:' "$$status" >&2; git --no-pager diff -- $(GENERATED); exit 1; \
+	fi
+	@unformatted=$$(gofmt -l .); \
+	if [ -n "$$unformatted" ]; then printf '%s\n' 'Not formatted (make fmt):' "$$unformatted" >&2; exit 1; fi
+	@$(call each-module,go mod tidy -diff)
+
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in every module (asks vuln.go.dev)
+	@$(call each-module,$(GOVULNCHECK) ./...)
+
+##@ Tests
+
+RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
+
+.PHONY: test
+test: packages bin/devcluster ## Run every test there is, under the race detector (root)
+	bin/devcluster build
+	$(MAKE) test-unit
+	cd tools && $(RACE) ./...
+	cd devcluster && $(RACE) -count=1 -p 1 -timeout 20m ./...
+	cd test && $(RACE) -count=1 -p 1 -timeout 45m ./...
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no cluster and no root
+	$(RACE) -timeout 10m ./...
+
+.PHONY: bench
+bench: ## Run the benchmarks beside the code they measure; BENCH=regexp chooses
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME
+	for pkg in $$(go list ./...); do \
+		for target in $$(go test -run '^$$' -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime '$(FUZZTIME)' "$$pkg"; \
+		done; \
+	done
+
+.PHONY: packages
+packages: ## Install the Debian packages that the cluster tests need, where they are missing (root)
+	hack/debian-packages.sh
+
+.PHONY: bin/devcluster
+bin/devcluster:
+	cd devcluster && go build -trimpath -o ../bin/devcluster ./cmd/devcluster
+
+##@ Cluster
+
+.PHONY: install
+install: ## Install the CRDs into kubectl's current cluster
+	$(KUSTOMIZE) build config/crd | $(KUBECTL) apply --server-side -f -
+
+.PHONY: uninstall
+uninstall: ## Remove the CRDs, and every ExternalBackend with them
+	$(KUSTOMIZE) build config/crd | $(KUBECTL) delete --ignore-not-found -f -
+
+.PHONY: deploy
+deploy: build-installer ## Install CRDs, roles and the manager with image IMG
+	$(KUBECTL) apply --server-side -f dist/install.yaml
+
+.PHONY: undeploy
+undeploy: build-installer ## Remove all that deploy installed
+	$(KUBECTL) delete --ignore-not-found -f dist/install.yaml
+
+##@ Release
+
+.PHONY: build-installer
+build-installer: ## Write dist/install.yaml, which installs everything with image IMG
+	mkdir -p dist
+	$(KUSTOMIZE) build config/default | sed 's|image: controller:latest|image: $(IMG)|' >dist/install.yaml
+
+.PHONY: docker-build
+docker-build: ## Build the image IMG
+	docker build --build-arg VERSION=$(VERSION) --tag $(IMG) .
+
+.PHONY: docker-push
+docker-push: ## Build the image IMG for all PLATFORMS and push it
+	docker buildx build --platform $(subst $() ,$(comma),$(strip $(PLATFORMS))) --build-arg VERSION=$(VERSION) --tag $(IMG) --push .
+
+.PHONY: release
+release: build-installer ## Write binaries, install.yaml, an SBOM for each binary, and checksums to dist
+	rm -f dist/*_linux_* dist/SHA256SUMS
+	cd tools && go build -o ../bin/sbom ./sbom
+	for platform in $(PLATFORMS); do \
+		for name in manager $(PLUGINS); do \
+			out=dist/$${name}_$${platform/\//_}; \
+			[ $$name = manager ] && pkg=./cmd || pkg=./cmd/$$name; \
+			GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o $$out $$pkg; \
+			bin/sbom -version '$(VERSION)' $$out >$$out.cdx.json; \
+		done; \
+	done
+	cd dist && sha256sum install.yaml *_linux_* >SHA256SUMS

@@ -12,12 +12,14 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=extbe,categories=external-backend
 // +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.status.serviceName`
-// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.serviceType`,priority=1
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.endpoints.readyOfTotal`
-// +kubebuilder:printcolumn:name="Tier",type=integer,JSONPath=`.status.activePriority`,priority=1
 // +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.serviceType`,priority=1
+// +kubebuilder:printcolumn:name="Tier",type=integer,JSONPath=`.status.activePriority`,priority=1
+// +kubebuilder:validation:XValidation:rule=`self.metadata.name.size() <= 63 && !self.metadata.name.contains('.') && self.metadata.name >= 'a'`,message="metadata.name must be a DNS label of at most 63 characters that begins with a letter"
+// +kubebuilder:validation:XValidation:rule=`has(self.spec.serviceRef) || has(oldSelf.spec.serviceRef) || (has(self.spec.service) && has(self.spec.service.name) ? self.spec.service.name : self.metadata.name) == (has(oldSelf.spec.service) && has(oldSelf.spec.service.name) ? oldSelf.spec.service.name : oldSelf.metadata.name)`,message="the effective Service name is immutable",fieldPath=".spec.service.name"
 type ExternalBackend struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -45,6 +47,19 @@ type ExternalBackendList struct {
 }
 
 // ExternalBackendSpec says what to publish, and how.
+//
+// +kubebuilder:validation:XValidation:rule=`!has(self.service) || !has(self.serviceRef)`,message="at most one of service and serviceRef may be set",fieldPath=".serviceRef"
+// +kubebuilder:validation:XValidation:rule=`has(self.serviceRef) == has(oldSelf.serviceRef)`,message="an ExternalBackend can't change between service and serviceRef",fieldPath=".serviceRef"
+// +kubebuilder:validation:XValidation:rule=`self.?service.type.orValue('ClusterIP') in ['NodePort', 'LoadBalancer'] || self.ports.all(p, !has(p.nodePort) || p.nodePort == 0)`,message="nodePort may only be set with service.type NodePort or LoadBalancer",fieldPath=".ports"
+// +kubebuilder:validation:XValidation:rule=`self.?service.type.orValue('ClusterIP') != 'ExternalName' || (has(self.targets) && self.targets.size() == 1 && has(self.targets[0].hostname))`,message="service.type ExternalName wants exactly one target, a hostname",fieldPath=".targets"
+// +kubebuilder:validation:XValidation:rule=`self.?service.type.orValue('ClusterIP') != 'ExternalName' || !has(self.healthCheck)`,message="service.type ExternalName has no endpoints to check",fieldPath=".healthCheck"
+// +kubebuilder:validation:XValidation:rule=`self.?dns.resolution.orValue('Resolve') != 'Passthrough' || has(self.serviceRef) || self.?service.type.orValue('ClusterIP') == 'Headless'`,message="Passthrough wants a Headless Service",fieldPath=".dns.resolution"
+// +kubebuilder:validation:XValidation:rule=`self.?dns.resolution.orValue('Resolve') != 'Passthrough' || (has(self.targets) && self.targets.size() == 1 && has(self.targets[0].hostname))`,message="dns.resolution Passthrough wants exactly one target, a hostname",fieldPath=".targets"
+// +kubebuilder:validation:XValidation:rule=`!('Local' in [self.?service.?internalTrafficPolicy.orValue('Cluster'), self.?service.?externalTrafficPolicy.orValue('Cluster')]) || !has(self.targets) || self.targets.all(t, has(t.nodeName) && t.nodeName.size() > 0)`,message="traffic policy Local wants nodeName on every target",fieldPath=".targets"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?httpGet.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.httpGet.port"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?tcpSocket.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.tcpSocket.port"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?grpc.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.grpc.port"
+// +kubebuilder:validation:XValidation:rule=`!has(self.healthCheck) || self.healthCheck.?httpGet.?port.hasValue() || self.healthCheck.?tcpSocket.?port.hasValue() || self.healthCheck.?grpc.?port.hasValue() || self.ports.exists(p, p.protocol == 'TCP')`,message="the check needs a port, as no port of spec.ports is TCP",fieldPath=".healthCheck"
 type ExternalBackendSpec struct {
 	// service describes the Service that is created, or adopted. At most one of
 	// service and serviceRef may be set; absent without serviceRef, the Service
@@ -63,6 +78,9 @@ type ExternalBackendSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:XValidation:rule=`self.size() == 1 || self.all(p, p.name.size() > 0)`,message="a port needs a name where it is not the only one"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, self.exists_one(q, q.port == p.port && q.protocol == p.protocol))`,message="no two ports may have the same port and protocol"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, !has(p.nodePort) || p.nodePort == 0 || self.exists_one(q, has(q.nodePort) && q.nodePort == p.nodePort && q.protocol == p.protocol))`,message="no two ports may have the same nodePort and protocol"
 	Ports []Port `json:"ports"`
 
 	// targets are the endpoints' sources, at most 1,024, with distinct names;
@@ -141,6 +159,14 @@ type AnnotationValue string
 
 // Service describes the Service of an ExternalBackend. Fields that mirror
 // ServiceSpec have its types and meanings, and where absent the API server chooses.
+//
+// +kubebuilder:validation:XValidation:rule=`!has(self.sessionAffinityTimeoutSeconds) || (has(self.sessionAffinity) && self.sessionAffinity == 'ClientIP')`,message="may only be set with sessionAffinity ClientIP",fieldPath=".sessionAffinityTimeoutSeconds"
+// +kubebuilder:validation:XValidation:rule=`!has(self.externalTrafficPolicy) || self.type in ['NodePort', 'LoadBalancer']`,message="may only be set with type NodePort or LoadBalancer",fieldPath=".externalTrafficPolicy"
+// +kubebuilder:validation:XValidation:rule=`!has(self.loadBalancerClass) || self.type == 'LoadBalancer'`,message="may only be set with type LoadBalancer",fieldPath=".loadBalancerClass"
+// +kubebuilder:validation:XValidation:rule=`!has(self.loadBalancerSourceRanges) || self.type == 'LoadBalancer'`,message="may only be set with type LoadBalancer",fieldPath=".loadBalancerSourceRanges"
+// +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilyPolicy) || self.type != 'ExternalName'`,message="may not be set with type ExternalName",fieldPath=".ipFamilyPolicy"
+// +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilies) || self.type != 'ExternalName'`,message="may not be set with type ExternalName",fieldPath=".ipFamilies"
+// +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilies) || self.ipFamilies.size() < 2 || !has(self.ipFamilyPolicy) || self.ipFamilyPolicy != 'SingleStack'`,message="ipFamilyPolicy SingleStack allows one family",fieldPath=".ipFamilies"
 type Service struct {
 	// name is the Service's name, a DNS label of at most 63 characters that begins
 	// with a letter; default: the ExternalBackend's name. The effective name is
@@ -167,6 +193,7 @@ type Service struct {
 	// own are never copied. At most 64.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !(k in ['kubernetes.io/service-name', 'endpointslice.kubernetes.io/managed-by', 'external-backend.io/name', 'service.kubernetes.io/headless']))`,message="the operator's own labels may not be set"
 	Labels map[string]LabelValue `json:"labels,omitempty"`
 
 	// annotations are set on the Service; the ExternalBackend's own are never
@@ -185,6 +212,7 @@ type Service struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:Enum=IPv4;IPv6
+	// +kubebuilder:validation:XValidation:rule=`self.size() < 2 || self[0] != self[1]`,message="the families must differ"
 	IPFamilies []corev1.IPFamily `json:"ipFamilies,omitempty"`
 
 	// sessionAffinity is None or ClientIP.
@@ -235,6 +263,7 @@ type Service struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule=`isCIDR(self)`,message="must be a CIDR"
 	LoadBalancerSourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
 }
 
@@ -245,6 +274,7 @@ type ServiceReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule=`self == oldSelf`,message="the effective Service name is immutable"
 	Name string `json:"name"`
 }
 
@@ -322,6 +352,7 @@ type Target struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule=`isIP(self) && ip.isCanonical(self) && ip(self).isGlobalUnicast()`,message="must be an IPv4 or canonical IPv6 address, not a loopback, link-local, multicast, broadcast, unspecified or IPv4-mapped one"
 	Address string `json:"address,omitempty"`
 
 	// hostname is a lower-case FQDN (RFC 1123, two labels or more, no trailing
@@ -330,6 +361,7 @@ type Target struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$`
+	// +kubebuilder:validation:XValidation:rule=`!self.matches('\\.([0-9]+|0x[0-9a-f]*)$')`,message="must not have the form of an IP address"
 	Hostname string `json:"hostname,omitempty"`
 
 	// srvName is a lower-case FQDN, underscores allowed, looked up as SRV
@@ -339,6 +371,7 @@ type Target struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)+$`
+	// +kubebuilder:validation:XValidation:rule=`!self.matches('\\.([0-9]+|0x[0-9a-f]*)$')`,message="must not have the form of an IP address"
 	SRVName string `json:"srvName,omitempty"`
 
 	// ports override the target port of ports of spec.ports, by name, for this
@@ -423,6 +456,8 @@ const (
 
 // DNS says how the targets' names are resolved. All names are FQDNs; there are
 // no search lists.
+//
+// +kubebuilder:validation:XValidation:rule=`!has(self.tls) || self.transport == 'TLS'`,message="may only be set with transport TLS",fieldPath=".tls"
 type DNS struct {
 	// resolution is Resolve (default) or Passthrough: an unprobed EndpointSlice of
 	// addressType FQDN, only for Headless Services with one target, a hostname.
@@ -438,6 +473,7 @@ type DNS struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=53
+	// +kubebuilder:validation:items:XValidation:rule=`[isIP(self) ? self : self.matches('^([0-9.]+|\\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\\]):0*[1-9][0-9]{0,4}$') && int(self.substring(self.lastIndexOf(':') + 1)) <= 65535 ? self.substring(0, self.lastIndexOf(':')).replace('[', '').replace(']', '') : '-'].all(h, isIP(h) && (ip(h).isGlobalUnicast() || ip(h).isLinkLocalUnicast()))`,message="must be IP, IPv4:port or [IPv6]:port, not a loopback, multicast or unspecified address"
 	Nameservers []string `json:"nameservers,omitempty"`
 
 	// transport is UDP (default; TCP on truncation), TCP or TLS.
@@ -570,6 +606,7 @@ const (
 // HealthCheck probes every endpoint, by exactly one of httpGet, tcpSocket and grpc.
 //
 // +kubebuilder:validation:ExactlyOneOf=httpGet;tcpSocket;grpc
+// +kubebuilder:validation:XValidation:rule=`!has(self.tls) || has(self.tcpSocket) || (has(self.httpGet) && self.httpGet.scheme == 'HTTPS') || (has(self.grpc) && self.grpc.mode == 'TLS')`,message="wants httpGet.scheme HTTPS, grpc.mode TLS or tcpSocket",fieldPath=".tls"
 type HealthCheck struct {
 	// mode is Enforce (default) or Observe: probes and reports, but changes no
 	// endpoint.
@@ -662,6 +699,7 @@ type HTTPGet struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule=`type(self) == int ? self >= 1 && self <= 65535 : self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')`,message="must be 1 to 65535 or the name of a port in spec.ports"
 	Port *intstr.IntOrString `json:"port,omitempty"`
 
 	// scheme is HTTP (default) or HTTPS.
@@ -692,6 +730,7 @@ type HTTPGet struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=7
 	// +kubebuilder:validation:items:Pattern=`^[1-5][0-9]{2}(-[1-5][0-9]{2})?$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.size() < 7 || self.substring(0, 3) <= self.substring(4)`,message="the range must not end before it begins"
 	ExpectedStatuses []string `json:"expectedStatuses,omitempty"`
 }
 
@@ -717,6 +756,7 @@ type TCPSocket struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule=`type(self) == int ? self >= 1 && self <= 65535 : self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')`,message="must be 1 to 65535 or the name of a port in spec.ports"
 	Port *intstr.IntOrString `json:"port,omitempty"`
 
 	// send is written once the connection is open, at most 1,024 characters; ""
@@ -749,6 +789,7 @@ type GRPC struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule=`type(self) == int ? self >= 1 && self <= 65535 : self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')`,message="must be 1 to 65535 or the name of a port in spec.ports"
 	Port *intstr.IntOrString `json:"port,omitempty"`
 
 	// service is the service asked about, at most 256 characters; "" (default): the

@@ -56,6 +56,7 @@ type ExternalBackendPolicySpec struct {
 
 	// namespaceSelector selects the namespaces; {} selects every one.
 	// +required
+	// +kubebuilder:validation:XValidation:rule=`!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && e.values.size() > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || e.values.size() == 0))`,message="matchExpressions: In and NotIn want values, Exists and DoesNotExist none"
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 
 	// allow are the rules, at most 100; a target is allowed where any rule allows
@@ -74,6 +75,7 @@ type PolicyRule struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule=`isCIDR(self)`,message="must be a CIDR"
 	CIDRs []string `json:"cidrs,omitempty"`
 
 	// hostnames are checked for names as written in spec, srvName included; a
@@ -98,10 +100,13 @@ type PolicyRule struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=53
+	// +kubebuilder:validation:items:XValidation:rule=`[isIP(self) ? self : self.matches('^([0-9.]+|\\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\\]):0*[1-9][0-9]{0,4}$') && int(self.substring(self.lastIndexOf(':') + 1)) <= 65535 ? self.substring(0, self.lastIndexOf(':')).replace('[', '').replace(']', '') : '-'].all(h, isIP(h))`,message="must be IP, IPv4:port or [IPv6]:port"
 	Nameservers []string `json:"nameservers,omitempty"`
 }
 
 // PolicyPort allows a port, or a range of ports, of one protocol.
+//
+// +kubebuilder:validation:XValidation:rule=`!has(self.endPort) || (has(self.port) && self.endPort >= self.port)`,message="wants port, and must not be less than it",fieldPath=".endPort"
 type PolicyPort struct {
 	// protocol is TCP (default), UDP or SCTP.
 	// +optional

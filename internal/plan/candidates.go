@@ -1,0 +1,423 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// AnswerStatus says how good an answer is.
+type AnswerStatus string
+
+const (
+	// AnswerPending: nothing is known of the name yet.
+	AnswerPending AnswerStatus = "Pending"
+	// AnswerCurrent: the answer is good and has not expired.
+	AnswerCurrent AnswerStatus = "Current"
+	// AnswerStale: resolution fails, the last good answer serves (RFC 8767).
+	AnswerStale AnswerStatus = "Stale"
+	// AnswerFailed: never resolved, stale no longer, or the name does not exist.
+	AnswerFailed AnswerStatus = "Failed"
+)
+
+// Answer is what the name of a target resolves to at present.
+type Answer struct {
+	Status AnswerStatus
+	Addrs  []Addr
+	// Reason is the fixed word for status, Cause the fixed phrase for messages; both "" where the answer is current.
+	Reason, Cause string
+	// Omitted is how many addresses the bound on a name's addresses has cut off.
+	Omitted int
+}
+
+// Addr is one address of an answer. Port and Rank are 0 but for SRV.
+type Addr struct {
+	IP   netip.Addr
+	Port uint16
+	Rank uint8
+}
+
+// Refusal is what policy says of one address.
+type Refusal struct {
+	// Denied: the address may be neither published nor probed. WouldDeny: it may, but a policy in mode Audit would refuse it.
+	Denied, WouldDeny bool
+	// KeepPublished: the address is refused by discovery alone, so one that is published already stays and is reported.
+	KeepPublished bool
+	// Kind is the fixed phrase that tells which rule it was.
+	Kind string
+}
+
+// Permit is policy's decision on an address and the ports that are published and probed there, for a target that was given by name ("" for a literal address).
+type Permit func(name string, addr netip.Addr, ports []Port) Refusal
+
+// ProbeID identifies what is probed: the endpoint, told apart by the target, the address, and the first of its ports (two SRV records may share a host).
+type ProbeID struct {
+	Target string
+	Addr   netip.Addr
+	Port   uint16
+}
+
+// Probe is one endpoint to be probed.
+type Probe struct {
+	ID   ProbeID
+	Dial netip.AddrPort
+	// Host is the target's hostname; "" for a literal address.
+	Host string
+	// Published: an endpoint of that address stands in a slice, with Serving as its serving condition, which is its verdict until a probe says otherwise.
+	Published, Serving bool
+}
+
+// Candidate is an endpoint that spec, answers and policy allow.
+type Candidate struct {
+	Endpoint
+	// target is the index in spec.targets; -1 where the target has left the spec.
+	target int
+	tier   int32
+	// draining: the target is Draining, or the address is leaving.
+	draining bool
+	// probed tells whether Probe is to be used.
+	probed bool
+	Probe  Probe
+}
+
+// leaving: the address has left spec or DNS, and stays for drainSeconds.
+func (c *Candidate) leaving() bool { return !c.DrainUntil.IsZero() }
+
+// TargetNotes are what has been decided of one target on the way to its endpoints.
+type TargetNotes struct {
+	Answer Answer
+	// Denied is why policy refuses an address of it, Audited why it would; "" where it does not.
+	Denied, Audited string
+	// Duplicate, Foreign family and Truncated count the addresses that are not published for these reasons.
+	Duplicates, OtherFamily, Truncated int
+}
+
+// Input is all that endpoints are planned from.
+type Input struct {
+	Backend  *v1alpha1.ExternalBackend
+	Families Families
+	// Headless: the endpoints carry their target's name as hostname.
+	Headless bool
+	// Serves tells whether the Service has the port, by name and protocol.
+	Serves func(*v1alpha1.Port) bool
+	// Answers are those of the targets that are given by name, by target name.
+	Answers map[string]Answer
+	Permit  Permit
+	// Published is what stands in the slices.
+	Published []Endpoint
+	// Older is what older ExternalBackends on the same Service publish.
+	Older []Endpoint
+	// Leaving are the probes of the plan before, by which the addresses that have left since go on being probed.
+	Leaving map[ProbeID]Probe
+	// Max is the most endpoints to publish.
+	Max int
+	Now time.Time
+}
+
+// Candidates are the endpoints that may be published, each with its probe, and why others may not.
+type Candidates struct {
+	Endpoints []Candidate
+	// Notes are parallel to spec.targets.
+	Notes []TargetNotes
+	// next is when the first leaving address is to be gone.
+	next time.Time
+}
+
+// Probes are the endpoints to probe, by identity; empty without healthCheck.
+func (c *Candidates) Probes() map[ProbeID]Probe {
+	probes := make(map[ProbeID]Probe, len(c.Endpoints))
+	for i := range c.Endpoints {
+		if e := &c.Endpoints[i]; e.probed {
+			probes[e.Probe.ID] = e.Probe
+		}
+	}
+	return probes
+}
+
+// key tells endpoints apart: no two with equal keys are ever published, because they would claim one ip:port for one Service port.
+type key struct {
+	addr netip.Addr
+	port int32
+}
+
+func keyOf(e *Endpoint) key {
+	if len(e.Ports) == 0 {
+		return key{addr: e.Addr}
+	}
+	return key{e.Addr, e.Ports[0].Port}
+}
+
+// FindCandidates decides which endpoints may be published.
+//
+//  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy allows and whose family the Service serves.
+//  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy refuses it.
+//  3. Of two claimants of one ip:port for one Service port one wins whole: an older ExternalBackend's, then the lower tier, then Active before Draining, then the
+//     order in spec; a leaving address loses to all.
+//  4. At most Max endpoints are published; what is published already stays first.
+func FindCandidates(in Input) Candidates {
+	f := finder{
+		Input:     in,
+		published: make(map[key]*Endpoint, len(in.Published)),
+		byAddr:    make(map[netip.Addr]*Endpoint, len(in.Published)),
+		wanted:    make(map[netip.Addr]struct{}),
+	}
+	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
+	for i := range in.Published {
+		e := &in.Published[i]
+		f.published[keyOf(e)] = e
+		f.byAddr[e.Addr] = e
+	}
+	for i := range in.Backend.Spec.Targets {
+		f.expand(i)
+	}
+	f.leave()
+	f.settleClaims()
+	f.truncate()
+	return f.out
+}
+
+// finder carries the state of one FindCandidates.
+type finder struct {
+	Input
+	published map[key]*Endpoint
+	byAddr    map[netip.Addr]*Endpoint
+	// wanted are the addresses that spec and answers name, allowed or not: these have not left.
+	wanted map[netip.Addr]struct{}
+	out    Candidates
+}
+
+// expand is step 1 for one target.
+func (f *finder) expand(i int) {
+	t := &f.Backend.Spec.Targets[i]
+	notes := &f.out.Notes[i]
+	var addrs []Addr
+	var literal [1]Addr
+	if name := targetName(t); name != "" {
+		notes.Answer = f.Answers[t.Name]
+		notes.Answer.Status = cmp.Or(notes.Answer.Status, AnswerPending)
+		addrs = notes.Answer.Addrs
+	} else if ip, err := netip.ParseAddr(t.Address); err == nil {
+		literal[0].IP = ip
+		addrs = literal[:]
+	}
+	var ports []Port
+	var srv uint16
+	for _, a := range addrs {
+		f.wanted[a.IP] = struct{}{}
+		if t.State == v1alpha1.TargetStateDisabled {
+			continue
+		}
+		if ports == nil || srv != a.Port {
+			ports, srv = slicePorts(f.Backend, t, f.Serves, a.Port), a.Port
+		}
+		f.admit(i, a, ports)
+	}
+}
+
+// admit adds one address of target i, where policy and family allow it.
+func (f *finder) admit(i int, a Addr, ports []Port) {
+	t := &f.Backend.Spec.Targets[i]
+	notes := &f.out.Notes[i]
+	c := Candidate{
+		Endpoint: Endpoint{
+			Target: t.Name, Addr: a.IP, Ports: ports, Rank: a.Rank,
+			Zone: t.Zone, NodeName: t.NodeName,
+		},
+		target:   i,
+		tier:     tierOf(t, a.Rank),
+		draining: t.State == v1alpha1.TargetStateDraining,
+	}
+	if f.Headless {
+		c.Hostname = t.Name
+	}
+	published := f.published[keyOf(&c.Endpoint)]
+	f.addProbe(&c, t, a.Port)
+	refusal := f.permit(targetName(t), &c)
+	if refusal.WouldDeny {
+		notes.Audited = refusal.Kind
+	}
+	if refusal.Denied {
+		notes.Denied = refusal.Kind
+		if published == nil || !refusal.KeepPublished {
+			return
+		}
+	}
+	if !f.Families.serves(a.IP) {
+		notes.OtherFamily++
+		return
+	}
+	if len(ports) > 0 {
+		f.out.Endpoints = append(f.out.Endpoints, c)
+	}
+}
+
+// addProbe gives c its probe. An endpoint new to its slice takes the serving condition of another one published at that address over: it is the same server.
+func (f *finder) addProbe(c *Candidate, t *v1alpha1.Target, srv uint16) {
+	if f.Backend.Spec.HealthCheck == nil || len(c.Ports) == 0 {
+		return
+	}
+	port, ok := probePort(f.Backend, t, srv)
+	if !ok {
+		return
+	}
+	c.probed = true
+	c.Probe = Probe{
+		ID:   ProbeID{Target: c.Target, Addr: c.Addr, Port: uint16(c.Ports[0].Port)},
+		Dial: netip.AddrPortFrom(c.Addr, port),
+		Host: t.Hostname,
+	}
+	published := f.published[keyOf(&c.Endpoint)]
+	if published == nil {
+		published = f.byAddr[c.Addr]
+	}
+	if published != nil {
+		c.Probe.Published, c.Probe.Serving = true, published.Serving
+	}
+}
+
+func (f *finder) permit(name string, c *Candidate) Refusal {
+	ports := c.Ports
+	if c.probed {
+		ports = append(slices.Clip(ports), Port{Port: int32(c.Probe.Dial.Port()), Protocol: corev1.ProtocolTCP})
+	}
+	return f.Permit(name, c.Addr, ports)
+}
+
+// leave is step 2.
+func (f *finder) leave() {
+	drain := drainTime(f.Backend)
+	if drain == 0 {
+		return
+	}
+	deadline := f.Now.Add(drain + time.Second - 1).Truncate(time.Second)
+	targets := make(map[string]int, len(f.Backend.Spec.Targets))
+	for i := range f.Backend.Spec.Targets {
+		targets[f.Backend.Spec.Targets[i].Name] = i
+	}
+	for i := range f.Published {
+		p := &f.Published[i]
+		if _, ok := f.wanted[p.Addr]; ok || p.Target == "" || !f.Families.serves(p.Addr) {
+			continue
+		}
+		c := Candidate{Endpoint: *p, target: -1, tier: 127, draining: true}
+		name := ""
+		if t, ok := targets[p.Target]; ok {
+			target := &f.Backend.Spec.Targets[t]
+			if target.State == v1alpha1.TargetStateDisabled {
+				continue
+			}
+			c.target, name = t, targetName(target)
+		}
+		if c.DrainUntil.IsZero() || c.DrainUntil.After(deadline) {
+			c.DrainUntil = deadline
+		}
+		if !c.DrainUntil.After(f.Now) {
+			continue
+		}
+		c.Ports = f.stillServed(p.Ports)
+		if len(c.Ports) == 0 {
+			continue
+		}
+		id := ProbeID{Target: p.Target, Addr: p.Addr, Port: uint16(c.Ports[0].Port)}
+		if probe, ok := f.Leaving[id]; ok && f.Backend.Spec.HealthCheck != nil {
+			c.probed, c.Probe = true, probe
+			name = cmp.Or(name, probe.Host)
+		}
+		if r := f.permit(name, &c); r.Denied && !r.KeepPublished {
+			continue
+		}
+		if f.out.next.IsZero() || c.DrainUntil.Before(f.out.next) {
+			f.out.next = c.DrainUntil
+		}
+		f.out.Endpoints = append(f.out.Endpoints, c)
+	}
+}
+
+// stillServed are those of an endpoint's ports that the Service still has.
+func (f *finder) stillServed(ports []Port) []Port {
+	return slices.DeleteFunc(slices.Clone(ports), func(p Port) bool {
+		return !slices.ContainsFunc(f.Backend.Spec.Ports, func(s v1alpha1.Port) bool {
+			return s.Name == p.Name && cmp.Or(s.Protocol, corev1.ProtocolTCP) == p.Protocol && f.Serves(&s)
+		})
+	})
+}
+
+// settleClaims is step 3. It leaves the candidates in the order of their claims.
+func (f *finder) settleClaims() {
+	slices.SortStableFunc(f.out.Endpoints, func(a, b Candidate) int {
+		return cmp.Or(
+			compareBool(a.leaving(), b.leaving()),
+			cmp.Compare(a.tier, b.tier),
+			compareBool(a.draining, b.draining),
+		)
+	})
+	claims := make(map[netip.Addr][][]Port, len(f.out.Endpoints))
+	for i := range f.Older {
+		claims[f.Older[i].Addr] = append(claims[f.Older[i].Addr], f.Older[i].Ports)
+	}
+	kept := f.out.Endpoints[:0]
+	for _, c := range f.out.Endpoints {
+		taken := claims[c.Addr]
+		if slices.ContainsFunc(taken, func(p []Port) bool { return clash(p, c.Ports) }) {
+			if c.target >= 0 && !c.leaving() {
+				f.out.Notes[c.target].Duplicates++
+			}
+			continue
+		}
+		claims[c.Addr] = append(taken, c.Ports)
+		kept = append(kept, c)
+	}
+	f.out.Endpoints = kept
+}
+
+// clash: a and b, at one address, lead one Service port to one port number. Both are sorted by name.
+func clash(a, b []Port) bool {
+	for len(a) > 0 && len(b) > 0 {
+		switch order := cmp.Compare(a[0].Name, b[0].Name); {
+		case order < 0:
+			a = a[1:]
+		case order > 0:
+			b = b[1:]
+		default:
+			if a[0].Port == b[0].Port && a[0].Protocol == b[0].Protocol {
+				return true
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return false
+}
+
+// truncate is step 4.
+func (f *finder) truncate() {
+	if len(f.out.Endpoints) <= f.Max {
+		return
+	}
+	slices.SortStableFunc(f.out.Endpoints, func(a, b Candidate) int {
+		_, isA := f.published[keyOf(&a.Endpoint)]
+		_, isB := f.published[keyOf(&b.Endpoint)]
+		return compareBool(!isA, !isB)
+	})
+	for _, c := range f.out.Endpoints[f.Max:] {
+		if c.target >= 0 {
+			f.out.Notes[c.target].Truncated++
+		}
+	}
+	f.out.Endpoints = f.out.Endpoints[:f.Max]
+}
+
+// compareBool orders false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}

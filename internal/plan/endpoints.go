@@ -1,0 +1,168 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// Verdict is what the probes have made of an endpoint.
+type Verdict uint8
+
+const (
+	// Unknown: no verdict yet.
+	Unknown Verdict = iota
+	// Healthy: successThreshold probes running have succeeded.
+	Healthy
+	// Unhealthy: failureThreshold probes running have failed.
+	Unhealthy
+)
+
+// ProbeState is what is known of a probed endpoint.
+type ProbeState struct {
+	Verdict Verdict
+	// Reason is the fixed word for the last failure.
+	Reason string
+	// Flapping: the return to Healthy is held back, because the endpoint keeps changing.
+	Flapping bool
+}
+
+// Publication is what is to be published now, and what status tells of it.
+type Publication struct {
+	// Endpoints are parallel to Candidates.Endpoints.
+	Endpoints []Endpoint
+	// States are parallel to Endpoints; Unknown for what is not probed.
+	States []ProbeState
+	// Tier is to be handed to the next Publish. Active is nil where no tier qualifies.
+	Tier TierState
+	// FailOpen: no tier has panicThreshold, so that every endpoint of an Active target is ready.
+	FailOpen bool
+	// Next is when time alone may change the plan; zero: never.
+	Next time.Time
+}
+
+// PublishInput is what decides the endpoints' conditions, beside the candidates.
+type PublishInput struct {
+	Backend *v1alpha1.ExternalBackend
+	// Published is what stands in the slices.
+	Published []Endpoint
+	States    map[ProbeID]ProbeState
+	// Tier is that of the plan before; nil at the start, when the active tier is read back from Published.
+	Tier *TierState
+	// NotReadyToo is publishNotReadyAddresses of the Service.
+	NotReadyToo bool
+	Now         time.Time
+}
+
+// Publish sets every candidate's conditions, by the three formulas of the API:
+//
+//	serving     = its health; without a verdict the serving last published, else initialState
+//	terminating = its target is Draining, or its address is leaving
+//	ready       = publishNotReadyAddresses, or not terminating and (serving and in the active tier, or fail-open)
+func Publish(in PublishInput, c *Candidates) Publication {
+	out := Publication{
+		Endpoints: make([]Endpoint, len(c.Endpoints)),
+		States:    make([]ProbeState, len(c.Endpoints)),
+		Next:      c.next,
+	}
+	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
+	initial := enforced && in.Backend.Spec.HealthCheck.InitialState == v1alpha1.InitialStateReady
+	tiers := newTally(in.Backend, c)
+	for i := range c.Endpoints {
+		e := &c.Endpoints[i]
+		if e.probed {
+			out.States[i] = in.States[e.Probe.ID]
+		}
+		verdict := out.States[i].Verdict
+		if !enforced {
+			verdict = Healthy
+		}
+		out.Endpoints[i] = e.Endpoint
+		out.Endpoints[i].Terminating = e.draining
+		out.Endpoints[i].Serving = verdict == Healthy ||
+			verdict == Unknown && (e.Probe.Published && e.Probe.Serving || !e.Probe.Published && initial || e.leaving() && e.Serving)
+		if !e.draining {
+			tiers.count(e.tier, verdict)
+		}
+	}
+	f := failover(in.Backend)
+	prev := in.Tier
+	if prev == nil {
+		prev = &TierState{Active: PublishedTier(in.Published, publishedTierOf(in.Backend))}
+	}
+	var look time.Time
+	out.Tier, look = ChooseTier(f, tiers.tiers, *prev, in.Now)
+	if !look.IsZero() && (out.Next.IsZero() || look.Before(out.Next)) {
+		out.Next = look
+	}
+	noTier := out.Tier.Active == nil
+	out.FailOpen = noTier && f.PanicThreshold > 0 && tiers.endpoints > 0
+	for i := range out.Endpoints {
+		e := &out.Endpoints[i]
+		active := noTier || *out.Tier.Active == c.Endpoints[i].tier
+		e.Ready = in.NotReadyToo || !e.Terminating && (e.Serving && active || out.FailOpen)
+	}
+	return out
+}
+
+// tally counts the endpoints of each tier.
+type tally struct {
+	tiers     []Tier
+	endpoints int
+}
+
+// newTally knows every tier that has endpoints or waits for the first answer of a name, so that count need not grow it.
+func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
+	t := &tally{}
+	for i := range c.Endpoints {
+		if e := &c.Endpoints[i]; !e.draining {
+			t.tier(e.tier)
+		}
+	}
+	for i := range b.Spec.Targets {
+		target := &b.Spec.Targets[i]
+		active := cmp.Or(target.State, v1alpha1.TargetStateActive) == v1alpha1.TargetStateActive
+		if active && c.Notes[i].Answer.Status == AnswerPending {
+			t.tier(target.Priority).Pending = true
+		}
+	}
+	return t
+}
+
+// tier finds or makes the tier of that priority.
+func (t *tally) tier(priority int32) *Tier {
+	i, ok := slices.BinarySearchFunc(t.tiers, priority, func(t Tier, p int32) int { return cmp.Compare(t.Priority, p) })
+	if !ok {
+		t.tiers = slices.Insert(t.tiers, i, Tier{Priority: priority})
+	}
+	return &t.tiers[i]
+}
+
+func (t *tally) count(priority int32, v Verdict) {
+	tier := t.tier(priority)
+	tier.Endpoints++
+	t.endpoints++
+	if v != Unknown {
+		tier.Verdicts++
+	}
+	if v == Healthy {
+		tier.Healthy++
+	}
+}
+
+// publishedTierOf tells the tier of a published endpoint by the spec of today.
+func publishedTierOf(b *v1alpha1.ExternalBackend) func(Endpoint) (int32, bool) {
+	targets := make(map[string]*v1alpha1.Target, len(b.Spec.Targets))
+	for i := range b.Spec.Targets {
+		targets[b.Spec.Targets[i].Name] = &b.Spec.Targets[i]
+	}
+	return func(e Endpoint) (int32, bool) {
+		t, ok := targets[e.Target]
+		if !ok {
+			return 0, false
+		}
+		return tierOf(t, e.Rank), true
+	}
+}

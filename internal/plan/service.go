@@ -1,0 +1,296 @@
+package plan
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// AnnotationServiceKeys is the annotation on a Service that lists the labels and annotations of spec.service that were written, so that those that leave the
+// spec leave the Service, and those that others added stay.
+const AnnotationServiceKeys = "external-backend.io/service-keys"
+
+// nowhere is where the name of a Service points that passes from ClusterIP to Headless or back (RFC 6761).
+const nowhere = "moving.invalid"
+
+// ServicePlan is the next write that brings a Service to its spec.
+type ServicePlan struct {
+	// Write is the Service to create (without UID) or to update; nil where it is as it should be. After a write there may be another.
+	Write *corev1.Service
+	// Conflict says why the Service is not ours to write; "" where it is.
+	Conflict string
+	// SelectorRemoved and HeadlessChanged tell what the write does that its owner should hear of.
+	SelectorRemoved, HeadlessChanged, Adopted bool
+}
+
+// Owns tells whether s is b's to write: created by it, or adopted.
+func Owns(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
+	return metav1.IsControlledBy(s, b) || Adopted(b, s)
+}
+
+// Adopted tells whether s was adopted by b: it has no controller, and survives b.
+func Adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
+	return metav1.GetControllerOf(s) == nil && s.Labels[v1alpha1.LabelName] == b.Name &&
+		service(b).AdoptionPolicy == v1alpha1.AdoptionPolicyIfSelectorless
+}
+
+// Service plans the next write of b's Service, given the one of that name that is there, or nil.
+func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
+	if live == nil {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Name:            ServiceName(b),
+			Namespace:       b.Namespace,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend"))},
+		}}
+		setService(b, s)
+		return ServicePlan{Write: s}
+	}
+	var out ServicePlan
+	if !Owns(b, live) {
+		if out.Conflict = unadoptable(b, live); out.Conflict != "" {
+			return out
+		}
+		out.Adopted = true
+	}
+	s := live.DeepCopy()
+	setService(b, s)
+	if crossesHeadless(b, live) {
+		passThroughName(s, nowhere)
+		out.HeadlessChanged = true
+	}
+	out.SelectorRemoved = len(live.Spec.Selector) > 0
+	if !equality.Semantic.DeepEqual(live, s) {
+		out.Write = s
+	}
+	return out
+}
+
+// unadoptable says why b may not take live over; "" where it may.
+func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
+	refuse := func(format string, args ...any) string {
+		return fmt.Sprintf("Service %q is there already and is not this ExternalBackend's: %s", live.Name, fmt.Sprintf(format, args...))
+	}
+	owner := metav1.GetControllerOf(live)
+	switch {
+	case owner != nil:
+		return refuse("it belongs to %s %q", owner.Kind, owner.Name)
+	case service(b).AdoptionPolicy != v1alpha1.AdoptionPolicyIfSelectorless:
+		return refuse("choose another spec.service.name, attach to it by serviceRef, or take it over with spec.service.adoptionPolicy: IfSelectorless")
+	case len(live.Spec.Selector) > 0:
+		return refuse("it has a selector, so it can't be adopted")
+	case live.Labels[v1alpha1.LabelName] != "" && live.Labels[v1alpha1.LabelName] != b.Name:
+		return refuse("ExternalBackend %q has adopted it", live.Labels[v1alpha1.LabelName])
+	case liveType(live) != ServiceType(b):
+		return refuse("it is of type %s, not %s, so it can't be adopted", liveType(live), ServiceType(b))
+	case len(service(b).IPFamilies) > 0 && len(live.Spec.IPFamilies) > 0 && service(b).IPFamilies[0] != live.Spec.IPFamilies[0]:
+		return refuse("its primary family is %s, not %s, so it can't be adopted", live.Spec.IPFamilies[0], service(b).IPFamilies[0])
+	case !samePorts(b, live):
+		return refuse("its ports are not those of spec.ports (name, port, protocol), so it can't be adopted")
+	}
+	return ""
+}
+
+func liveType(s *corev1.Service) v1alpha1.ServiceType {
+	if headless(s) {
+		return v1alpha1.ServiceTypeHeadless
+	}
+	return v1alpha1.ServiceType(cmp.Or(s.Spec.Type, corev1.ServiceTypeClusterIP))
+}
+
+func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
+
+// Headless tells whether s has no virtual IP, so that its name resolves to its endpoints.
+func Headless(s *corev1.Service) bool { return headless(s) }
+
+func samePorts(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
+	if len(b.Spec.Ports) != len(live.Spec.Ports) {
+		return false
+	}
+	for i := range b.Spec.Ports {
+		p := &b.Spec.Ports[i]
+		if l := livePort(live, p); l == nil || l.Port != p.Port {
+			return false
+		}
+	}
+	return true
+}
+
+// livePort is the port of s with p's name and protocol, or nil.
+func livePort(s *corev1.Service, p *v1alpha1.Port) *corev1.ServicePort {
+	for i := range s.Spec.Ports {
+		l := &s.Spec.Ports[i]
+		if l.Name == p.Name && cmp.Or(l.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
+			return l
+		}
+	}
+	return nil
+}
+
+// ServesPort tells whether s has a port of p's name and protocol.
+func ServesPort(s *corev1.Service, p *v1alpha1.Port) bool { return livePort(s, p) != nil }
+
+// crossesHeadless: the API server refuses the step from a virtual IP to none, or back, but takes both through ExternalName, which keeps the object.
+func crossesHeadless(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
+	want := ServiceType(b)
+	return live.Spec.Type != corev1.ServiceTypeExternalName && want != v1alpha1.ServiceTypeExternalName &&
+		headless(live) != (want == v1alpha1.ServiceTypeHeadless)
+}
+
+// setService sets all that spec says of the Service, and the defaults of the API server where it says nothing and one that is there would not do.
+func setService(b *v1alpha1.ExternalBackend, s *corev1.Service) {
+	spec := service(b)
+	setMeta(b, s)
+	s.Spec.Selector = nil
+	if ServiceType(b) == v1alpha1.ServiceTypeExternalName {
+		passThroughName(s, b.Spec.Targets[0].Hostname)
+		s.Spec.Ports = servicePorts(b, s)
+		return
+	}
+	s.Spec.ExternalName = ""
+	s.Spec.Type = corev1.ServiceType(ServiceType(b))
+	if ServiceType(b) == v1alpha1.ServiceTypeHeadless {
+		s.Spec.Type = corev1.ServiceTypeClusterIP
+		s.Spec.ClusterIP = corev1.ClusterIPNone
+		s.Spec.ClusterIPs = []string{corev1.ClusterIPNone}
+	}
+	s.Spec.Ports = servicePorts(b, s)
+	if spec.IPFamilyPolicy != nil {
+		s.Spec.IPFamilyPolicy = new(*spec.IPFamilyPolicy)
+	}
+	if len(spec.IPFamilies) > 0 {
+		s.Spec.IPFamilies = slices.Clone(spec.IPFamilies)
+	}
+	setAffinity(spec, s)
+	s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
+	if spec.InternalTrafficPolicy != nil {
+		s.Spec.InternalTrafficPolicy = new(*spec.InternalTrafficPolicy)
+	}
+	s.Spec.TrafficDistribution = spec.TrafficDistribution
+	s.Spec.PublishNotReadyAddresses = spec.PublishNotReadyAddresses
+	setExternal(spec, s)
+}
+
+// setMeta sets the labels and annotations of spec.service and our own, and removes those that have left it.
+func setMeta(b *v1alpha1.ExternalBackend, s *corev1.Service) {
+	spec := service(b)
+	labels, annotations := plain(spec.Labels), plain(spec.Annotations)
+	wrote := serviceKeys{Labels: slices.Sorted(maps.Keys(labels)), Annotations: slices.Sorted(maps.Keys(annotations))}
+	var before serviceKeys
+	// A list that someone broke names nothing to remove.
+	_ = json.Unmarshal([]byte(s.Annotations[AnnotationServiceKeys]), &before)
+	labels[v1alpha1.LabelName] = b.Name
+	if len(wrote.Labels)+len(wrote.Annotations) > 0 {
+		text, _ := json.Marshal(wrote) // strings alone can't fail
+		annotations[AnnotationServiceKeys] = string(text)
+	}
+	s.Labels = merge(s.Labels, labels, before.Labels)
+	s.Annotations = merge(s.Annotations, annotations, append(before.Annotations, AnnotationServiceKeys))
+}
+
+// serviceKeys is the content of AnnotationServiceKeys.
+type serviceKeys struct {
+	Labels      []string `json:"labels,omitempty"`
+	Annotations []string `json:"annotations,omitempty"`
+}
+
+func plain[V ~string](m map[string]V) map[string]string {
+	out := make(map[string]string, len(m)+1)
+	for k, v := range m {
+		out[k] = string(v)
+	}
+	return out
+}
+
+// merge returns live less the keys of before, with want on top.
+func merge(live, want map[string]string, before []string) map[string]string {
+	out := make(map[string]string, len(live)+len(want))
+	maps.Copy(out, live)
+	for _, k := range before {
+		delete(out, k)
+	}
+	maps.Copy(out, want)
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// passThroughName turns s into an alias of name, without all that an alias can't have.
+func passThroughName(s *corev1.Service, name string) {
+	s.Spec.Type = corev1.ServiceTypeExternalName
+	s.Spec.ExternalName = name
+	s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
+	s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil
+	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
+	s.Spec.InternalTrafficPolicy, s.Spec.ExternalTrafficPolicy, s.Spec.TrafficDistribution = nil, "", nil
+	s.Spec.AllocateLoadBalancerNodePorts, s.Spec.HealthCheckNodePort = nil, 0
+	s.Spec.LoadBalancerClass, s.Spec.LoadBalancerSourceRanges = nil, nil
+	s.Spec.PublishNotReadyAddresses = false
+	for i := range s.Spec.Ports {
+		s.Spec.Ports[i].NodePort = 0
+	}
+}
+
+// servicePorts are the ports of spec. A node port that the API server chose stays with its port.
+func servicePorts(b *v1alpha1.ExternalBackend, live *corev1.Service) []corev1.ServicePort {
+	ports := make([]corev1.ServicePort, len(b.Spec.Ports))
+	for i := range b.Spec.Ports {
+		p := &b.Spec.Ports[i]
+		ports[i] = corev1.ServicePort{
+			Name:        p.Name,
+			Port:        p.Port,
+			Protocol:    cmp.Or(p.Protocol, corev1.ProtocolTCP),
+			TargetPort:  intstr.FromInt32(p.Port),
+			AppProtocol: appProtocol(p),
+			NodePort:    p.NodePort,
+		}
+		if l := livePort(live, p); l != nil && p.NodePort == 0 && hasNodePorts(live) {
+			ports[i].NodePort = l.NodePort
+		}
+	}
+	return ports
+}
+
+func hasNodePorts(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+func setAffinity(spec *v1alpha1.Service, s *corev1.Service) {
+	s.Spec.SessionAffinity = cmp.Or(spec.SessionAffinity, corev1.ServiceAffinityNone)
+	s.Spec.SessionAffinityConfig = nil
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		timeout := int32(corev1.DefaultClientIPServiceAffinitySeconds)
+		if spec.SessionAffinityTimeoutSeconds != nil {
+			timeout = *spec.SessionAffinityTimeoutSeconds
+		}
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
+	}
+}
+
+// setExternal sets what only a Service that is reached from outside the cluster has.
+func setExternal(spec *v1alpha1.Service, s *corev1.Service) {
+	s.Spec.ExternalTrafficPolicy = ""
+	if hasNodePorts(s) {
+		s.Spec.ExternalTrafficPolicy = cmp.Or(spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+	}
+	if s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		s.Spec.HealthCheckNodePort = 0
+	}
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass, s.Spec.LoadBalancerSourceRanges = nil, nil, nil
+		return
+	}
+	s.Spec.LoadBalancerSourceRanges = slices.Clone(spec.LoadBalancerSourceRanges)
+	if spec.LoadBalancerClass != nil {
+		s.Spec.LoadBalancerClass = new(*spec.LoadBalancerClass)
+	}
+}

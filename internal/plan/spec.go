@@ -1,0 +1,169 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// ServiceName is the name of the Service that b's endpoints stand behind.
+func ServiceName(b *v1alpha1.ExternalBackend) string {
+	switch {
+	case b.Spec.ServiceRef != nil:
+		return b.Spec.ServiceRef.Name
+	case b.Spec.Service != nil && b.Spec.Service.Name != "":
+		return b.Spec.Service.Name
+	}
+	return b.Name
+}
+
+// ServiceType is the effective type of that Service; Ref where someone else owns it.
+func ServiceType(b *v1alpha1.ExternalBackend) v1alpha1.ServiceType {
+	if b.Spec.ServiceRef != nil {
+		return v1alpha1.ServiceTypeRef
+	}
+	return cmp.Or(service(b).Type, v1alpha1.ServiceTypeClusterIP)
+}
+
+// service is spec.service, or what stands in its place where it is absent.
+func service(b *v1alpha1.ExternalBackend) *v1alpha1.Service {
+	if b.Spec.Service != nil {
+		return b.Spec.Service
+	}
+	return &v1alpha1.Service{}
+}
+
+// Passthrough: the target's name itself is published, unresolved.
+func Passthrough(b *v1alpha1.ExternalBackend) bool {
+	return b.Spec.DNS != nil && b.Spec.DNS.Resolution == v1alpha1.DNSResolutionPassthrough
+}
+
+// Resolves: targets are published by address, so that names are looked up and endpoints probed.
+func Resolves(b *v1alpha1.ExternalBackend) bool {
+	return ServiceType(b) != v1alpha1.ServiceTypeExternalName && !Passthrough(b)
+}
+
+// observes: b's probes are to report, but to change no endpoint.
+func observes(b *v1alpha1.ExternalBackend) bool {
+	return b.Spec.HealthCheck != nil && b.Spec.HealthCheck.Mode == v1alpha1.HealthCheckModeObserve
+}
+
+func drainTime(b *v1alpha1.ExternalBackend) time.Duration {
+	return time.Duration(b.Spec.DrainSeconds) * time.Second
+}
+
+// failover is b's spec.failover with its defaults.
+func failover(b *v1alpha1.ExternalBackend) Failover {
+	f := Failover{MinHealthyPercent: 1, FailbackDelay: time.Minute}
+	if h := b.Spec.HealthCheck; h != nil {
+		f.PanicThreshold = h.PanicThreshold
+	}
+	if s := b.Spec.Failover; s != nil {
+		f.MinHealthyPercent = max(1, s.MinHealthyPercent)
+		if s.FailbackDelaySeconds != nil {
+			f.FailbackDelay = time.Duration(*s.FailbackDelaySeconds) * time.Second
+		}
+		f.Manual = s.Failback == v1alpha1.FailbackManual
+		f.Pinned = s.PinnedPriority
+	}
+	return f
+}
+
+// targetName is the DNS name that t was given by; "" for a literal address.
+func targetName(t *v1alpha1.Target) string { return cmp.Or(t.Hostname, t.SRVName) }
+
+// tierOf is the tier of an endpoint of t whose SRV record ranks rank.
+func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.Priority+int32(rank)) }
+
+// targetPort is the port number that traffic for p goes to at t. A port that an SRV record gave, other than 0, replaces that of the first of spec.ports.
+func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) int32 {
+	if first && srv != 0 {
+		return int32(srv)
+	}
+	for i := range t.Ports {
+		if t.Ports[i].Name == p.Name {
+			return t.Ports[i].Port
+		}
+	}
+	return cmp.Or(p.TargetPort, p.Port)
+}
+
+// checkPort is the port of spec.healthCheck: a number, a name, or nil for the first TCP port.
+func checkPort(h *v1alpha1.HealthCheck) *intstr.IntOrString {
+	switch {
+	case h.HTTPGet != nil:
+		return h.HTTPGet.Port
+	case h.TCPSocket != nil:
+		return h.TCPSocket.Port
+	case h.GRPC != nil:
+		return h.GRPC.Port
+	}
+	return nil
+}
+
+// probePort is the port that t is probed at; false where it has none, which validation refuses.
+func probePort(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, srv uint16) (uint16, bool) {
+	want := checkPort(b.Spec.HealthCheck)
+	if want != nil && want.Type == intstr.Int {
+		return uint16(want.IntVal), want.IntVal > 0 && want.IntVal <= 65535
+	}
+	for i := range b.Spec.Ports {
+		p := &b.Spec.Ports[i]
+		if want == nil && isTCP(p.Protocol) || want != nil && want.StrVal == p.Name {
+			return uint16(targetPort(t, p, i == 0, srv)), true
+		}
+	}
+	return 0, false
+}
+
+func isTCP(p corev1.Protocol) bool { return p == "" || p == corev1.ProtocolTCP }
+
+// slicePorts is what an endpoint of t says of ports, sorted by name.
+func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1alpha1.Port) bool, srv uint16) []Port {
+	ports := make([]Port, 0, len(b.Spec.Ports))
+	for i := range b.Spec.Ports {
+		p := &b.Spec.Ports[i]
+		if !served(p) {
+			continue
+		}
+		ports = append(ports, Port{
+			Name:        p.Name,
+			Port:        targetPort(t, p, i == 0, srv),
+			Protocol:    cmp.Or(p.Protocol, corev1.ProtocolTCP),
+			AppProtocol: appProtocol(p),
+		})
+	}
+	slices.SortFunc(ports, func(a, b Port) int { return cmp.Compare(a.Name, b.Name) })
+	return ports
+}
+
+func appProtocol(p *v1alpha1.Port) *string {
+	if p.AppProtocol == nil || *p.AppProtocol == "" {
+		return nil
+	}
+	return p.AppProtocol
+}
+
+// Families are the IP families that a Service serves.
+type Families struct{ IPv4, IPv6 bool }
+
+// FamiliesOf reads them from the Service.
+func FamiliesOf(s *corev1.Service) Families {
+	return Families{
+		IPv4: slices.Contains(s.Spec.IPFamilies, corev1.IPv4Protocol),
+		IPv6: slices.Contains(s.Spec.IPFamilies, corev1.IPv6Protocol),
+	}
+}
+
+func (f Families) serves(a netip.Addr) bool {
+	if a.Is4() {
+		return f.IPv4
+	}
+	return f.IPv6
+}

@@ -1,0 +1,362 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// StatusInput is all that status tells.
+type StatusInput struct {
+	Backend *v1alpha1.ExternalBackend
+	// Before is the status written last; what is not known now stays as it says.
+	Before v1alpha1.ExternalBackendStatus
+	// Invalid says what is wrong with the spec, RefNotFound which Secret or ConfigMap is missing; "" where nothing is.
+	Invalid, RefNotFound string
+	// Nameserver says which of spec.dns.nameservers policy refuses, or with NameserverAudited would refuse; "" where none is.
+	Nameserver, NameserverAudited string
+	// Programmed is v1alpha1.ReasonProgrammed or why it is not so, in ProgrammedMessage for people.
+	Programmed, ProgrammedMessage string
+	// Candidates and Publication are nil where none could be planned.
+	Candidates  *Candidates
+	Publication *Publication
+	Now         time.Time
+}
+
+// maxNamed is how many targets a message names.
+const maxNamed = 3
+
+// Status is what users read. Its messages hold no time, no latency, no body and no refused address.
+func Status(in StatusInput) v1alpha1.ExternalBackendStatus {
+	s := v1alpha1.ExternalBackendStatus{
+		ObservedGeneration: in.Backend.Generation,
+		ServiceName:        ServiceName(in.Backend),
+		ServiceType:        ServiceType(in.Backend),
+		Endpoints:          in.Before.Endpoints,
+		ActivePriority:     in.Before.ActivePriority,
+		Targets:            in.Before.Targets,
+		OmittedTargets:     in.Before.OmittedTargets,
+		Conditions:         slices.Clone(in.Before.Conditions),
+	}
+	w := statusWriter{StatusInput: in, out: &s}
+	if in.Candidates != nil {
+		w.count()
+		w.targets()
+		w.permitted()
+		w.resolved()
+		w.healthy()
+	}
+	w.accepted()
+	w.programmed()
+	for _, t := range []string{v1alpha1.ConditionPermitted, v1alpha1.ConditionResolved, v1alpha1.ConditionHealthy} {
+		if meta.FindStatusCondition(s.Conditions, t) == nil {
+			w.set(t, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Not known yet.")
+		}
+	}
+	w.ready()
+	return s
+}
+
+type statusWriter struct {
+	StatusInput
+	out    *v1alpha1.ExternalBackendStatus
+	probed probeCount
+}
+
+// probeCount counts the probed endpoints by verdict.
+type probeCount struct{ total, healthy, unhealthy int }
+
+func (w *statusWriter) set(kind string, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&w.out.Conditions, metav1.Condition{
+		Type:               kind,
+		Status:             status,
+		Reason:             reason,
+		Message:            message,
+		ObservedGeneration: w.Backend.Generation,
+		LastTransitionTime: metav1.NewTime(w.Now),
+	})
+}
+
+// count sums the endpoints up. Those that are not probed count as healthy.
+func (w *statusWriter) count() {
+	var c v1alpha1.EndpointCounts
+	for i := range w.Publication.Endpoints {
+		c.Total++
+		if w.Publication.Endpoints[i].Ready {
+			c.Ready++
+		}
+		verdict := Healthy
+		if w.Candidates.Endpoints[i].probed {
+			verdict = w.Publication.States[i].Verdict
+			w.probed.total++
+			w.probed.healthy += count(verdict == Healthy)
+			w.probed.unhealthy += count(verdict == Unhealthy)
+		}
+		c.Healthy += int32(count(verdict == Healthy))
+		c.Unhealthy += int32(count(verdict == Unhealthy))
+	}
+	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
+	w.out.Endpoints = &c
+	w.out.ActivePriority = w.Publication.Tier.Active
+}
+
+func count(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// badness orders the states of targets, worst first.
+var badness = []v1alpha1.ObservedState{
+	v1alpha1.ObservedStateUnhealthy, v1alpha1.ObservedStateUnresolved, v1alpha1.ObservedStateDenied, v1alpha1.ObservedStateUnknown,
+	v1alpha1.ObservedStateDraining, v1alpha1.ObservedStateDisabled, v1alpha1.ObservedStateUnprobed, v1alpha1.ObservedStateHealthy,
+}
+
+// targets lists the worst targets, and of each its addresses.
+func (w *statusWriter) targets() {
+	all := make([]v1alpha1.TargetStatus, len(w.Backend.Spec.Targets))
+	worst := make([]ProbeState, len(all))
+	endpoints := make([]int, len(all))
+	for i := range w.Candidates.Endpoints {
+		c := &w.Candidates.Endpoints[i]
+		if c.target < 0 {
+			continue
+		}
+		t := &all[c.target]
+		if len(t.Addresses) < v1alpha1.MaxStatusAddresses {
+			t.Addresses = append(t.Addresses, c.Addr.String())
+		}
+		state := w.Publication.States[i]
+		if endpoints[c.target] == 0 || worse(state.Verdict, worst[c.target].Verdict) {
+			worst[c.target] = state
+		}
+		endpoints[c.target]++
+	}
+	for i := range all {
+		slices.Sort(all[i].Addresses)
+		all[i].Addresses = slices.Compact(all[i].Addresses)
+		all[i].Name = w.Backend.Spec.Targets[i].Name
+		all[i].State, all[i].Reason = w.target(i, endpoints[i], worst[i])
+	}
+	slices.SortStableFunc(all, func(a, b v1alpha1.TargetStatus) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(badness, a.State), slices.Index(badness, b.State)),
+			compareBool(a.Reason == "", b.Reason == ""),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	kept := min(len(all), v1alpha1.MaxStatusTargets)
+	w.out.Targets, w.out.OmittedTargets = all[:kept:kept], int32(len(all)-kept)
+}
+
+// worse: Unhealthy is worse than Unknown, and that than Healthy.
+func worse(a, b Verdict) bool {
+	rank := [...]int{Unknown: 1, Healthy: 0, Unhealthy: 2}
+	return rank[a] > rank[b]
+}
+
+// target tells the state of target i, and the word for what is wrong with it.
+func (w *statusWriter) target(i, endpoints int, worst ProbeState) (v1alpha1.ObservedState, string) {
+	t, notes := &w.Backend.Spec.Targets[i], &w.Candidates.Notes[i]
+	reason := noteReason(notes)
+	switch {
+	case t.State == v1alpha1.TargetStateDisabled:
+		return v1alpha1.ObservedStateDisabled, ""
+	case endpoints == 0 && notes.Denied != "":
+		return v1alpha1.ObservedStateDenied, reason
+	case endpoints == 0 && targetName(t) != "" && len(notes.Answer.Addrs) == 0 && Resolves(w.Backend):
+		return v1alpha1.ObservedStateUnresolved, cmp.Or(reason, v1alpha1.ReasonPending)
+	case t.State == v1alpha1.TargetStateDraining:
+		return v1alpha1.ObservedStateDraining, cmp.Or(worst.Reason, reason)
+	case w.Backend.Spec.HealthCheck == nil || !Resolves(w.Backend):
+		return v1alpha1.ObservedStateUnprobed, reason
+	case endpoints > 0 && worst.Verdict == Healthy:
+		return v1alpha1.ObservedStateHealthy, reason
+	case worst.Verdict == Unhealthy:
+		return v1alpha1.ObservedStateUnhealthy, cmp.Or(worst.Reason, reason)
+	}
+	return v1alpha1.ObservedStateUnknown, cmp.Or(reason, worst.Reason)
+}
+
+// noteReason is the word for the first thing that keeps addresses of a target from being published.
+func noteReason(n *TargetNotes) string {
+	switch {
+	case n.Denied != "":
+		return v1alpha1.ReasonTargetDenied
+	case n.Answer.Reason != "":
+		return n.Answer.Reason
+	case n.Duplicates > 0:
+		return v1alpha1.TargetReasonDuplicateAddress
+	case n.OtherFamily > 0:
+		return v1alpha1.TargetReasonFamilyNotServed
+	case n.Truncated > 0 || n.Answer.Omitted > 0:
+		return v1alpha1.TargetReasonTruncated
+	}
+	return ""
+}
+
+func (w *statusWriter) accepted() {
+	stalled := func(reason, message string) {
+		w.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, reason, message)
+	}
+	switch {
+	case w.Invalid != "":
+		stalled(v1alpha1.ReasonInvalidSpec, w.Invalid)
+	case w.RefNotFound != "":
+		stalled(v1alpha1.ReasonRefNotFound, w.RefNotFound)
+	default:
+		w.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The spec can be acted on.")
+	}
+}
+
+func (w *statusWriter) permitted() {
+	denied := w.list(func(n *TargetNotes) string { return n.Denied })
+	audited := w.list(func(n *TargetNotes) string { return n.Audited })
+	refused := joinSentences(sentence("Refused by policy: %s.", denied), sentence("Refused nameserver: %s.", w.Nameserver))
+	would := joinSentences(sentence("A policy in mode Audit would refuse: %s.", audited), sentence("A policy in mode Audit would refuse the nameserver: %s.", w.NameserverAudited))
+	switch {
+	case refused != "":
+		w.set(v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied, refused)
+	case would != "":
+		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonWouldDeny, would)
+	default:
+		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonPermitted, "No target is refused.")
+	}
+}
+
+func sentence(format, what string) string {
+	if what == "" {
+		return ""
+	}
+	return fmt.Sprintf(format, what)
+}
+
+func joinSentences(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " ")
+}
+
+// list names the first targets of which what says something, and tells what.
+func (w *statusWriter) list(what func(*TargetNotes) string) string {
+	var named []string
+	more := 0
+	for i := range w.Candidates.Notes {
+		if w.Backend.Spec.Targets[i].State == v1alpha1.TargetStateDisabled {
+			continue
+		}
+		text := what(&w.Candidates.Notes[i])
+		switch {
+		case text == "":
+		case len(named) < maxNamed:
+			named = append(named, fmt.Sprintf("target %q (%s)", w.Backend.Spec.Targets[i].Name, text))
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(named, ", "), more)
+	}
+	return strings.Join(named, ", ")
+}
+
+func (w *statusWriter) resolved() {
+	by := func(status AnswerStatus) string {
+		return w.list(func(n *TargetNotes) string {
+			if n.Answer.Status != status {
+				return ""
+			}
+			return cmp.Or(n.Answer.Cause, "no answer yet")
+		})
+	}
+	if failed := by(AnswerFailed); failed != "" {
+		w.set(v1alpha1.ConditionResolved, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed, "Not resolved: "+failed+".")
+	} else if stale := by(AnswerStale); stale != "" {
+		w.set(v1alpha1.ConditionResolved, metav1.ConditionFalse, v1alpha1.ReasonServingStale, "The last good answer serves: "+stale+".")
+	} else if pending := by(AnswerPending); pending != "" {
+		w.set(v1alpha1.ConditionResolved, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Being resolved: "+pending+".")
+	} else {
+		w.set(v1alpha1.ConditionResolved, metav1.ConditionTrue, v1alpha1.ReasonResolved, "Every name has a current answer.")
+	}
+}
+
+func (w *statusWriter) healthy() {
+	p := w.probed
+	summary := fmt.Sprintf("%d of %d probed endpoints are healthy.", p.healthy, p.total)
+	if observes(w.Backend) {
+		summary += " The check only observes: it changes no endpoint."
+	}
+	switch {
+	case p.total == 0:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy, "Nothing is probed.")
+	case p.healthy == p.total:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy, summary)
+	case p.unhealthy == p.total:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionFalse, v1alpha1.ReasonAllUnhealthy, summary)
+	case p.unhealthy > 0:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionFalse, v1alpha1.ReasonSomeUnhealthy, summary)
+	default:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonPending, summary)
+	}
+}
+
+func (w *statusWriter) programmed() {
+	switch w.Programmed {
+	case "": // not known: the spec was not acted on
+		if meta.FindStatusCondition(w.out.Conditions, v1alpha1.ConditionProgrammed) == nil {
+			w.set(v1alpha1.ConditionProgrammed, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Nothing has been written yet.")
+		}
+	case v1alpha1.ReasonProgrammed:
+		w.set(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, v1alpha1.ReasonProgrammed,
+			joinSentences("Service and EndpointSlices are as planned.", w.ProgrammedMessage))
+	default:
+		w.set(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, w.Programmed, w.ProgrammedMessage)
+	}
+}
+
+// stallReasons are those that nothing but a change by the user ends (kstatus).
+var stallReasons = []string{v1alpha1.ReasonInvalidSpec, v1alpha1.ReasonRefNotFound, v1alpha1.ReasonServiceConflict, v1alpha1.ReasonPortMismatch}
+
+// ready sums the other conditions up, and sets or removes Stalled.
+func (w *statusWriter) ready() {
+	var cause *metav1.Condition
+	for _, t := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionProgrammed} {
+		if c := meta.FindStatusCondition(w.out.Conditions, t); cause == nil && c.Status != metav1.ConditionTrue {
+			cause = c
+		}
+	}
+	switch {
+	case cause != nil:
+		w.set(v1alpha1.ConditionReady, cause.Status, cause.Reason, cause.Message)
+	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "The Service is an alias of the target.")
+	case w.out.Endpoints == nil || w.out.Endpoints.Ready == 0:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoReadyEndpoints, w.traffic())
+	default:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, w.traffic())
+	}
+	if cause != nil && slices.Contains(stallReasons, cause.Reason) {
+		w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, cause.Reason, cause.Message)
+	} else {
+		meta.RemoveStatusCondition(&w.out.Conditions, v1alpha1.ConditionStalled)
+	}
+}
+
+// traffic says in a sentence what traffic finds.
+func (w *statusWriter) traffic() string {
+	e := w.out.Endpoints
+	if e == nil || e.Total == 0 {
+		return "No endpoint is published."
+	}
+	text := fmt.Sprintf("%d of %d endpoints are ready.", e.Ready, e.Total)
+	if w.Publication != nil && w.Publication.FailOpen {
+		text += " No tier has panicThreshold: every endpoint of an Active target is ready, whatever its health."
+	}
+	return text
+}

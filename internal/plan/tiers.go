@@ -1,0 +1,133 @@
+package plan
+
+import (
+	"maps"
+	"time"
+)
+
+// Failover says how the active tier is chosen (spec.failover and spec.healthCheck.panicThreshold, defaults applied).
+type Failover struct {
+	// MinHealthyPercent and PanicThreshold are shares in percent, 0 to 100; a tier qualifies from the larger one on, and never without a healthy endpoint.
+	MinHealthyPercent, PanicThreshold int32
+	// FailbackDelay is how long a better tier must have qualified without a break before it is active again.
+	FailbackDelay time.Duration
+	// Manual leaves an active tier only when it no longer qualifies.
+	Manual bool
+	// Pinned makes this tier active whatever its health.
+	Pinned *int32
+}
+
+// Tier is what the choice of the active tier needs to know of the endpoints of one priority. Only endpoints of Active targets that are not leaving count.
+type Tier struct {
+	Priority int32
+	// Endpoints, of which Verdicts have been judged, of which Healthy are healthy.
+	Endpoints, Verdicts, Healthy int
+	// Pending: a name of the tier has not had its first answer yet.
+	Pending bool
+}
+
+// TierState is what a choice hands on to the next one.
+type TierState struct {
+	// Active is the active tier; nil where none qualifies.
+	Active *int32
+	// Since tells from when on each tier that qualifies has done so without a break. It is held in memory alone: a restart starts it anew, which can only lengthen a delay.
+	Since map[int32]time.Time
+}
+
+// qualifies: the tier's healthy share suffices to carry the traffic.
+func (f Failover) qualifies(t Tier) bool {
+	return t.Healthy > 0 && int64(t.Healthy)*100 >= int64(max(f.MinHealthyPercent, f.PanicThreshold))*int64(t.Verdicts)
+}
+
+// settled: no endpoint of the tier is still waiting for a first verdict, so that its not qualifying means something.
+func (t Tier) settled() bool { return !t.Pending && t.Verdicts == t.Endpoints }
+
+// ChooseTier returns the active tier among tiers, which are sorted by priority, and the time of the next look (zero: none by time alone).
+//
+//  1. A pinned tier is active.
+//  2. The best tier is the first that qualifies. While a better one is unsettled it may not win a race at the start: the active tier stays while it
+//     qualifies, and else the first tier that has, or waits for, endpoints is active.
+//  3. Where no tier qualifies, none is active.
+//  4. An active tier that no longer qualifies hands over to the best at once.
+//  5. From one that does, a better tier takes over once it has qualified for FailbackDelay, and never where failback is Manual.
+func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierState, time.Time) {
+	next := TierState{Since: map[int32]time.Time{}}
+	var first, best *Tier
+	var active *Tier // the previous one, where it still qualifies
+	blocked := false
+	for i := range tiers {
+		t := &tiers[i]
+		if first == nil && (t.Endpoints > 0 || t.Pending) {
+			first = t
+		}
+		if !f.qualifies(*t) {
+			blocked = blocked || best == nil && !t.settled()
+			continue
+		}
+		next.Since[t.Priority] = now
+		if since, ok := prev.Since[t.Priority]; ok {
+			next.Since[t.Priority] = since
+		}
+		if best == nil {
+			best = t
+		}
+		if prev.Active != nil && *prev.Active == t.Priority {
+			active = t
+		}
+	}
+	switch {
+	case f.Pinned != nil:
+		next.Active = new(*f.Pinned)
+	case blocked && active != nil:
+		next.Active = new(active.Priority)
+	case blocked:
+		next.Active = new(first.Priority)
+	case best == nil: // none qualifies
+	case active == nil:
+		next.Active = new(best.Priority)
+	default:
+		priority, look := failback(f, active.Priority, next.Since, now)
+		next.Active = new(priority)
+		return next, look
+	}
+	return next, time.Time{}
+}
+
+// failback is step 5: the tier that is active now, given that active still qualifies.
+func failback(f Failover, active int32, since map[int32]time.Time, now time.Time) (int32, time.Time) {
+	if f.Manual {
+		return active, time.Time{}
+	}
+	chosen, look := active, time.Time{}
+	for priority, from := range maps.All(since) {
+		if priority >= active {
+			continue
+		}
+		if due := from.Add(f.FailbackDelay); !due.After(now) {
+			chosen = min(chosen, priority)
+		} else if look.IsZero() || due.Before(look) {
+			look = due
+		}
+	}
+	return chosen, look
+}
+
+// PublishedTier reads the active tier back from what is published: the one tier whose endpoints are ready. Where endpoints of several are (fail-open, or no
+// tier qualified), or none, there is no telling, and nil is returned. tier says which tier an endpoint belongs to, by the spec of today.
+func PublishedTier(published []Endpoint, tier func(Endpoint) (int32, bool)) *int32 {
+	var active *int32
+	for _, e := range published {
+		if !e.Ready || e.Terminating {
+			continue
+		}
+		priority, ok := tier(e)
+		if !ok {
+			continue
+		}
+		if active != nil && *active != priority {
+			return nil
+		}
+		active = &priority
+	}
+	return active
+}

@@ -1,0 +1,203 @@
+// Package api holds the API's schema against a real API server: what it accepts,
+// what it refuses and in which words, what it defaults and what may change.
+package api
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/devcluster"
+)
+
+const root = "../.."
+
+var (
+	config *rest.Config
+	// api refuses unknown fields, so that no case is accepted for a typing error.
+	api client.Client
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	assets, err := assets()
+	if err != nil {
+		return fail(err)
+	}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: assets,
+		CRDDirectoryPaths:     []string{filepath.Join(root, "config/crd/bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err = env.Start()
+	if err != nil {
+		return fail(fmt.Errorf("starting the API server from %s: %w", assets, err))
+	}
+	defer func() {
+		if err := env.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return fail(err)
+		}
+	}
+	config.QPS = -1
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fail(err)
+	}
+	api = client.WithFieldValidation(c, metav1.FieldValidationStrict)
+	return m.Run()
+}
+
+// assets is the directory with kube-apiserver and etcd: $KUBEBUILDER_ASSETS, else
+// what the development cluster has built.
+func assets() (string, error) {
+	dir, err := devcluster.Assets(context.Background())
+	if err != nil {
+		return "", err
+	}
+	for _, binary := range []string{"kube-apiserver", "etcd"} {
+		if _, err := os.Stat(filepath.Join(dir, binary)); err != nil {
+			return "", fmt.Errorf("%s is missing; unset KUBEBUILDER_ASSETS to have it built: %w", binary, err)
+		}
+	}
+	return dir, nil
+}
+
+// object reads one YAML document.
+func object(t *testing.T, document string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(document), &u.Object); err != nil {
+		t.Fatalf("%v in\n%s", err, document)
+	}
+	return u
+}
+
+// A mutation changes one field of an object.
+type mutation func(*testing.T, *unstructured.Unstructured)
+
+// set gives the field at path (names and indices, separated by dots) the value
+// that document says in YAML; it makes the maps on the way.
+func set(path, document string) mutation {
+	return func(t *testing.T, u *unstructured.Unstructured) {
+		t.Helper()
+		var value any
+		if err := yaml.Unmarshal([]byte(document), &value); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		put(t, u, path, value)
+	}
+}
+
+// text gives the field at path a string, for strings that YAML would read otherwise.
+func text(path, value string) mutation {
+	return func(t *testing.T, u *unstructured.Unstructured) { t.Helper(); put(t, u, path, value) }
+}
+
+// unset removes the field at path.
+func unset(path string) mutation {
+	return func(t *testing.T, u *unstructured.Unstructured) { t.Helper(); put(t, u, path, nil) }
+}
+
+// all does one mutation after the other.
+func all(ms ...mutation) mutation {
+	return func(t *testing.T, u *unstructured.Unstructured) {
+		t.Helper()
+		for _, m := range ms {
+			m(t, u)
+		}
+	}
+}
+
+// none changes nothing.
+func none(*testing.T, *unstructured.Unstructured) {}
+
+func put(t *testing.T, u *unstructured.Unstructured, path string, value any) {
+	t.Helper()
+	names := strings.Split(path, ".")
+	at := u.Object
+	for i := 0; i < len(names)-1; i++ {
+		if list, ok := at[names[i]].([]any); ok {
+			index, err := strconv.Atoi(names[i+1])
+			if err != nil || index >= len(list) {
+				t.Fatalf("%s: no such entry in the base object", path)
+			}
+			at, i = list[index].(map[string]any), i+1
+			continue
+		}
+		if at[names[i]] == nil {
+			at[names[i]] = map[string]any{}
+		}
+		at = at[names[i]].(map[string]any)
+	}
+	if last := names[len(names)-1]; value == nil {
+		delete(at, last)
+	} else {
+		at[last] = value
+	}
+}
+
+// A refusal is a case that must be accepted where wantErrors is empty, and
+// otherwise refused as invalid with each of these texts in the message.
+type refusal struct {
+	desc       string
+	mutate     mutation
+	wantErrors []string
+}
+
+// refusals creates base with each case's mutation, without keeping it.
+func refusals(t *testing.T, base string, cases []refusal) {
+	t.Helper()
+	for _, tc := range cases {
+		t.Run(tc.desc, func(t *testing.T) {
+			u := object(t, base)
+			tc.mutate(t, u)
+			check(t, api.Create(t.Context(), u, client.DryRunAll), tc.wantErrors)
+		})
+	}
+}
+
+func check(t *testing.T, err error, wantErrors []string) {
+	t.Helper()
+	if len(wantErrors) == 0 {
+		if err != nil {
+			t.Errorf("refused: %v", err)
+		}
+		return
+	}
+	if !apierrors.IsInvalid(err) {
+		t.Fatalf("got %v, want a refusal as invalid with %q", err, wantErrors)
+	}
+	for _, want := range wantErrors {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in the refusal, got: %v", want, err)
+		}
+	}
+}

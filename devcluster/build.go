@@ -1,0 +1,368 @@
+package devcluster
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	etcdVersion    = "v3.6.16"
+	corednsVersion = "v1.15.0"
+)
+
+// corednsPlugins are those a cluster or an authority needs; the stock CoreDNS drags in the SDKs of several clouds.
+var corednsPlugins = []string{"cache", "errors", "erratic", "file", "forward", "kubernetes", "log", "ready", "template", "tls"}
+
+// envtestBinaries are what KUBEBUILDER_ASSETS holds by custom, and what Assets promises.
+var envtestBinaries = []string{"etcd", "kube-apiserver", "kubectl"}
+
+// product is one Go module that gives one or more binaries. Each is built in a main module of its own: they want
+// different versions of what they share.
+type product struct {
+	name    string
+	module  string
+	version string
+	staging string            // version of the modules that upstream's go.mod takes from its own tree; "": they are dropped
+	mains   map[string]string // binary name -> package
+	ldflags string
+	source  string // main.go of our own
+}
+
+func products(kubernetes string) []product {
+	main := "package main\n\nimport (\n\t\"github.com/coredns/coredns/coremain\"\n"
+	for _, plugin := range corednsPlugins {
+		main += fmt.Sprintf("\t_ %q\n", "github.com/coredns/coredns/plugin/"+plugin)
+	}
+	main += ")\n\nfunc main() { coremain.Run() }\n"
+
+	numbers := strings.SplitN(strings.TrimPrefix(kubernetes, "v"), ".", 3)
+	stamp := ""
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		stamp += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s"+
+			" -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=1970-01-01T00:00:00Z", pkg, kubernetes, numbers[0], numbers[1])
+	}
+	mains := map[string]string{}
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kubectl"} {
+		mains[name] = "k8s.io/kubernetes/cmd/" + name
+	}
+	return []product{
+		{name: "etcd", module: "go.etcd.io/etcd/server/v3", version: etcdVersion, mains: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"}},
+		{name: "coredns", module: "github.com/coredns/coredns", version: corednsVersion, mains: map[string]string{"coredns": "."}, source: main},
+		{name: "kubernetes", module: "k8s.io/kubernetes", version: kubernetes, staging: "v0" + strings.TrimPrefix(kubernetes, "v1"), mains: mains, ldflags: stamp},
+	}
+}
+
+// binDir holds all binaries that go with one Kubernetes version. Its name tells version, platform and recipe, so nothing
+// in it is ever stale.
+func binDir(cache, kubernetes string) string {
+	recipe := sha256.Sum256(fmt.Append(nil, products(kubernetes)))
+	return filepath.Join(cache, fmt.Sprintf("kubernetes-%s-%s-%s-%x", kubernetes, runtime.GOOS, runtime.GOARCH, recipe[:4]))
+}
+
+// Ensure builds what is not built yet for the given Kubernetes versions (none: the selected one), and tells progress, which may be
+// nil, about it. It needs the network (the Go module proxy), so it has to come before [Enter].
+func Ensure(ctx context.Context, progress io.Writer, versions ...string) error {
+	if len(versions) == 0 {
+		versions = []string{""}
+	}
+	for _, version := range versions {
+		if _, err := ensure(ctx, progress, version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Assets is the directory with the etcd, kube-apiserver and kubectl in use, for envtest's BinaryAssetsDirectory:
+// $KUBEBUILDER_ASSETS where it is set, else our own, built where they are missing. It needs no namespaces.
+func Assets(ctx context.Context) (string, error) {
+	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
+		return dir, nil
+	}
+	binaries, err := ensure(ctx, os.Stderr, "", envtestBinaries...)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(binaries["kubectl"]), nil
+}
+
+// ensure returns where the binaries are, by name, once the named ones (none: all) are there.
+//
+//  1. Those that KUBEBUILDER_ASSETS offers are taken from there.
+//  2. The others are looked up in the cache; where all are there, that is all.
+//  3. Under a lock, the missing ones are built, product by product, in a scratch directory, and renamed into place.
+func ensure(ctx context.Context, progress io.Writer, version string, names ...string) (map[string]string, error) {
+	version, err := orSelected(version)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	paths, missing := locate(cache, version, names)
+	if len(missing) == 0 {
+		return paths, nil
+	}
+	if progress == nil {
+		progress = io.Discard
+	}
+	unlock, err := lockCache(ctx, cache, progress)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	_, missing = locate(cache, version, names) // another process may have built them meanwhile
+	for _, p := range products(version) {
+		wanted := slices.DeleteFunc(slices.Clone(missing), func(name string) bool { return p.mains[name] == "" })
+		if len(wanted) == 0 {
+			continue
+		}
+		if err := p.build(ctx, progress, cache, binDir(cache, version), wanted); err != nil {
+			return nil, fmt.Errorf("devcluster: build %s %s: %w", p.name, p.version, err)
+		}
+	}
+	if _, missing = locate(cache, version, names); len(missing) > 0 {
+		return nil, fmt.Errorf("devcluster: still missing after the build: %s", strings.Join(missing, ", "))
+	}
+	return paths, nil
+}
+
+// locate tells where the binaries are or would be, and which of the named ones (none: all) are not there.
+func locate(cache, version string, names []string) (paths map[string]string, missing []string) {
+	paths = map[string]string{}
+	for _, p := range products(version) {
+		for name := range p.mains {
+			paths[name] = filepath.Join(binDir(cache, version), name)
+		}
+	}
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		for _, name := range envtestBinaries {
+			paths[name] = filepath.Join(assets, name)
+		}
+	}
+	for name, path := range paths {
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
+		}
+		if _, err := os.Stat(path); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	slices.Sort(missing)
+	return paths, missing
+}
+
+// lockCache makes sure that two processes don't build the same: the kernel frees the lock when its holder dies.
+func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock func(), err error) {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, fmt.Errorf("devcluster: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("devcluster: %w", err)
+	}
+	for waited := false; ; waited = true {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			file.Close()
+			return nil, fmt.Errorf("devcluster: lock %s: %w", file.Name(), err)
+		}
+		if !waited {
+			fmt.Fprintln(progress, "devcluster: waiting for another process that builds")
+		}
+		select {
+		case <-ctx.Done():
+			file.Close()
+			return nil, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// build makes the named binaries in the cache's scratch directory (which a killed build may have left behind, and which the
+// caller's lock guards) and moves them to bin one by one, each whole or not at all.
+func (p product) build(ctx context.Context, progress io.Writer, cache, bin string, names []string) error {
+	scratch := filepath.Join(cache, "build")
+	if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(filepath.Join(scratch, "tmp"), 0o755),
+		os.MkdirAll(filepath.Join(scratch, "out"), 0o755), os.MkdirAll(bin, 0o755)); err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	fmt.Fprintf(progress, "devcluster: %s %s: download the module\n", p.name, p.version)
+	if err := p.writeModule(ctx, scratch); err != nil {
+		return err
+	}
+	var packages []string
+	for _, name := range names {
+		packages = append(packages, p.mains[name])
+	}
+	deps, err := goTool(ctx, scratch, nil, append([]string{"list", "-deps"}, packages...)...)
+	if err != nil {
+		return err
+	}
+	out := filepath.Join(scratch, "out") + "/"
+	if len(names) == 1 {
+		out += names[0]
+	}
+	title := fmt.Sprintf("devcluster: %s %s: %s", p.name, p.version, strings.Join(names, ", "))
+	report := newCounter(progress, title, bytes.Count(deps, []byte("\n")))
+	_, err = goTool(ctx, scratch, report, append([]string{"build", "-v", "-trimpath", "-ldflags=-s -w" + p.ldflags, "-o", out}, packages...)...)
+	report.close()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Rename(filepath.Join(scratch, "out", name), filepath.Join(bin, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	moduleLine    = regexp.MustCompile(`(?m)^(module|toolchain) .*\n`)
+	unreleased    = regexp.MustCompile(`(?m) v0\.0\.0$`)
+	stagedReplace = regexp.MustCompile(`(?m)^(\s*)(\S+) => \./staging/\S+$`)
+	localReplace  = regexp.MustCompile(`(?m)^.* => \.\.?/.*\n`)
+)
+
+// writeModule writes a main module that requires the product at exactly the versions its own go.mod asks for. Upstream's go.sum
+// and the checksum database vouch for what is downloaded.
+func (p product) writeModule(ctx context.Context, dir string) error {
+	answer, err := goTool(ctx, dir, nil, "mod", "download", "-json", p.module+"@"+p.version)
+	if err != nil {
+		return err
+	}
+	var upstream struct{ Dir string }
+	if err := json.Unmarshal(answer, &upstream); err != nil {
+		return err
+	}
+	mod, err := os.ReadFile(filepath.Join(upstream.Dir, "go.mod"))
+	if err != nil {
+		return err
+	}
+	sum, err := os.ReadFile(filepath.Join(upstream.Dir, "go.sum"))
+	if err != nil {
+		return err
+	}
+	source := cmp.Or(p.source, "package main\n")
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "go.mod"), p.goMod(mod), 0o644),
+		os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o644),
+		os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o644))
+}
+
+// goMod turns upstream's go.mod into that of the main module: modules from upstream's own tree become their published versions,
+// and the toolchain is the user's.
+func (p product) goMod(upstream []byte) []byte {
+	mod := moduleLine.ReplaceAll(upstream, nil)
+	if p.staging != "" {
+		mod = unreleased.ReplaceAll(mod, []byte(" "+p.staging))
+		mod = stagedReplace.ReplaceAll(mod, []byte("$1$2 => $2 "+p.staging))
+	}
+	mod = localReplace.ReplaceAll(mod, nil)
+	return fmt.Appendf(nil, "module devcluster.invalid/%s\n%s\nrequire %s %s\n", p.name, mod, p.module, p.version)
+}
+
+// goTool runs the go command in dir and returns its output. What it says meanwhile goes to progress, and ends up in the error.
+func goTool(ctx context.Context, dir string, progress io.Writer, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	// A user's flags, workspace or cross-compilation must not change what is built here.
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "GO111MODULE=on", "CGO_ENABLED=0", "GOOS=", "GOARCH=",
+		"GOTMPDIR="+filepath.Join(dir, "tmp"), "PWD="+dir)
+	var stdout bytes.Buffer
+	said := &tail{next: progress}
+	cmd.Stdout, cmd.Stderr = &stdout, said
+	// A process group of its own, so that Ctrl-C leaves the ending to us; and no build outlives its caller.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	runtime.LockOSThread() // Pdeathsig follows the thread
+	defer runtime.UnlockOSThread()
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("go %s: %w\n%s", args[0], cmp.Or(ctx.Err(), err), said)
+	}
+	return stdout.Bytes(), nil
+}
+
+// tail keeps the last few KiB of what is written to it, and hands everything on.
+type tail struct {
+	next io.Writer
+	kept []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	const limit = 4 << 10
+	t.kept = append(t.kept, p...)
+	t.kept = t.kept[max(0, len(t.kept)-limit):]
+	if t.next != nil {
+		return t.next.Write(p)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return string(bytes.TrimSpace(t.kept)) }
+
+// counter counts the lines of `go build -v`, one per compiled package, and reports the number every few seconds.
+type counter struct {
+	title string
+	total int // packages in all; those in the build cache are not counted again
+	begin time.Time
+	lines atomic.Int64
+	stop  chan struct{}
+	done  sync.WaitGroup
+}
+
+func newCounter(progress io.Writer, title string, total int) *counter {
+	c := &counter{title: title, total: total, begin: time.Now(), stop: make(chan struct{})}
+	report := func(what string) {
+		fmt.Fprintf(progress, "%s: %s, %d of up to %d packages, %v\n", c.title, what, c.lines.Load(), c.total, time.Since(c.begin).Round(time.Second))
+	}
+	c.done.Go(func() {
+		every := time.NewTicker(10 * time.Second)
+		defer every.Stop()
+		report("compile")
+		for {
+			select {
+			case <-every.C:
+				report("compile")
+			case <-c.stop:
+				report("end")
+				return
+			}
+		}
+	})
+	return c
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.lines.Add(int64(bytes.Count(p, []byte("\n"))))
+	return len(p), nil
+}
+
+func (c *counter) close() {
+	close(c.stop)
+	c.done.Wait()
+}

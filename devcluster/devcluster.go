@@ -1,0 +1,106 @@
+/*
+Package devcluster is a Kubernetes control plane for development and tests that is built from Go modules, runs
+without containers, and leaves nothing behind.
+
+# Binaries
+
+[Ensure] builds etcd, kube-apiserver, kube-controller-manager, kube-proxy, kubectl and CoreDNS once, and keeps them in the
+user's cache directory. The first build takes minutes, every later start seconds. [Assets] gives the ones that
+controller-runtime's envtest wants.
+
+# Isolation
+
+[Main] (for tests) and [Enter] (for commands) start the program again as the second process of fresh PID, network and
+mount namespaces, and of a user namespace where the user is not root. All that a cluster makes lives in there:
+processes, network namespaces, veths, nftables rules, and a tmpfs for data. When the program ends, however it ends, the kernel
+removes all of it; there is no clean-up code that could be skipped.
+
+# Topology
+
+[OpenNetwork] lays a bridge with addresses from the documentation ranges (RFC 5737, RFC 3849) into the program's own
+network namespace, and [Network.AddNamespace] hangs further namespaces on it, which stand for machines outside the cluster.
+[Start] adds the control plane, a namespace that is the one Node with kube-proxy in it, and one for the cluster's DNS:
+
+	program, etcd, kube-apiserver, kube-controller-manager    203.0.113.1   2001:db8:113::1
+	node: kube-proxy                                           203.0.113.2   2001:db8:113::2
+	dns: CoreDNS for cluster.local                            203.0.113.53  2001:db8:113::53
+	backends, clients                                         whatever is free
+
+The program itself is no node: it reaches ClusterIPs by a route through the node, as a Pod would. Linux only.
+*/
+package devcluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// DefaultKubernetes is the version that runs where DEVCLUSTER_KUBERNETES names no other.
+const DefaultKubernetes = "v1.37.1"
+
+// systemPath is where Debian keeps nft and ip, which an ordinary user's PATH leaves out.
+const systemPath = ":/usr/local/sbin:/usr/sbin:/sbin"
+
+// Kubernetes is the version in use: $DEVCLUSTER_KUBERNETES (with or without the v), else DefaultKubernetes.
+func Kubernetes() string {
+	if v := os.Getenv("DEVCLUSTER_KUBERNETES"); v != "" {
+		return "v" + strings.TrimPrefix(v, "v")
+	}
+	return DefaultKubernetes
+}
+
+var releaseVersion = regexp.MustCompile(`^v1\.\d+\.\d+$`)
+
+// orSelected defaults a version that a caller left empty, and refuses what is none.
+func orSelected(version string) (string, error) {
+	if version == "" {
+		version = Kubernetes()
+	}
+	if !releaseVersion.MatchString(version) {
+		return "", fmt.Errorf("devcluster: %q is no Kubernetes version such as %s", version, DefaultKubernetes)
+	}
+	return version, nil
+}
+
+// cacheDir holds the binaries, and the empty directory over which each cluster mounts its tmpfs: $DEVCLUSTER_CACHE, else a
+// directory of our own in the user's cache.
+func cacheDir() (string, error) {
+	if dir := os.Getenv("DEVCLUSTER_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("devcluster: no cache directory, set DEVCLUSTER_CACHE: %w", err)
+	}
+	return filepath.Join(dir, "external-backend-devcluster"), nil
+}
+
+// Missing names the Debian packages that a cluster needs and this machine lacks.
+func Missing() []string {
+	var packages []string
+	for _, need := range []struct{ command, debian string }{
+		{"ip", "iproute2"}, {"nft", "nftables"}, {"nsenter", "util-linux"},
+	} {
+		if _, err := lookTool(need.command); err != nil {
+			packages = append(packages, need.debian)
+		}
+	}
+	return packages
+}
+
+// lookTool is exec.LookPath that also looks where only root's PATH does.
+func lookTool(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	for dir := range strings.SplitSeq(systemPath[1:], ":") {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
+}

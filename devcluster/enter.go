@@ -1,0 +1,249 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A program passes through three stages, each a process of its own:
+//
+//	outer   as the user started it; waits, forwards signals, exits as the program inside does
+//	init    PID 1 of the namespaces: mounts what is private, starts the program, reaps orphans; when it dies, all die
+//	inside  the program proper
+//
+// A pipe from outer to init carries the forwarded signals, one byte each; its end means that outer is gone.
+const (
+	stageEnv   = "DEVCLUSTER_STAGE"
+	hostPIDEnv = "DEVCLUSTER_HOST_PID"
+	lifelineFD = 3
+)
+
+// inside says that this process runs in the namespaces; hostPID is then init's process id as seen from outside.
+var (
+	inside  bool
+	hostPID string
+)
+
+// init runs before any main or TestMain, so that in the stage of that name nothing else of the program does.
+func init() {
+	stage := os.Getenv(stageEnv)
+	hostPID = os.Getenv(hostPIDEnv)
+	// Children are no part of this; one that enters on its own gets namespaces of its own.
+	os.Unsetenv(stageEnv)
+	os.Unsetenv(hostPIDEnv)
+	switch stage {
+	case "init":
+		code, err := runInit()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "devcluster:", err)
+		}
+		os.Exit(code)
+	case "inside":
+		inside = true
+	}
+}
+
+// Main is the whole of a TestMain: it builds what is missing for the given Kubernetes versions (none: the selected one), enters the
+// namespaces and runs the tests in there. Flags, exit status, timeouts, profiles and coverage work as they always do.
+func Main(m interface{ Run() int }, versions ...string) {
+	if !inside {
+		if err := Ensure(context.Background(), os.Stderr, versions...); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	Enter()
+	os.Exit(m.Run())
+}
+
+// Enter returns in a process that has network, mount and PID namespaces to itself: there, at once; elsewhere it starts the
+// program anew inside such namespaces with the same arguments, waits for it, and exits with its status (128 + n for a signal n).
+// Where that fails it says why and exits with 1. Call it first thing in main.
+func Enter() {
+	if inside {
+		return
+	}
+	code, err := runOuter()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "devcluster:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// HostPID is the id by which processes outside of the namespaces know their first process, for nsenter --target; empty outside.
+func HostPID() string { return hostPID }
+
+// runDir is where the namespaces have their tmpfs; outside it is an empty directory.
+func runDir() (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "run"), nil
+}
+
+func runOuter() (code int, err error) {
+	if missing := Missing(); len(missing) > 0 {
+		return 0, fmt.Errorf("missing Debian packages, install them with: apt-get install %s", strings.Join(missing, " "))
+	}
+	dir, err := runDir()
+	if err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return 0, err
+	}
+	lifeline, forward, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	runtime.LockOSThread() // Pdeathsig follows the thread
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	cmd, err := startInit(lifeline, os.Geteuid() != 0)
+	if errors.Is(err, syscall.EPERM) && os.Geteuid() == 0 { // root of a container, without the capabilities
+		cmd, err = startInit(lifeline, true)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("enter new namespaces (as root, or where users may create user namespaces): %w", err)
+	}
+	lifeline.Close()
+	go forwardSignals(signals, forward) // until the process ends
+	err = cmd.Wait()
+	if cmd.ProcessState == nil {
+		return 0, err
+	}
+	return exitCode(cmd.ProcessState.Sys().(syscall.WaitStatus)), nil
+}
+
+func startInit(lifeline *os.File, newUser bool) (*exec.Cmd, error) {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), stageEnv+"=init", "PATH="+os.Getenv("PATH")+systemPath)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{lifeline}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if newUser {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+	}
+	return cmd, cmd.Start()
+}
+
+// forwardSignals hands signals on, except a Ctrl-C: the terminal has sent it to the program inside as well.
+func forwardSignals(signals <-chan os.Signal, forward *os.File) {
+	for sig := range signals {
+		if sig == syscall.SIGINT && inForeground() {
+			continue
+		}
+		if _, err := forward.Write([]byte{byte(sig.(syscall.Signal))}); err != nil {
+			return // init is gone, and Wait about to return
+		}
+	}
+}
+
+func inForeground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// runInit is PID 1. It returns the program's exit status.
+func runInit() (int, error) {
+	lifeline := os.NewFile(lifelineFD, "lifeline")
+	syscall.CloseOnExec(lifelineFD)
+	// What the terminal sends is for the program to act on; an ignored signal would be inherited, a caught one is not.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	self, err := os.Readlink("/proc/self") // still the /proc of outside
+	if err != nil {
+		return 1, err
+	}
+	if err := isolate(); err != nil {
+		return 1, err
+	}
+	program, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{
+		Env:   append(os.Environ(), stageEnv+"=inside", hostPIDEnv+"="+self),
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+	})
+	if err != nil {
+		return 1, fmt.Errorf("start the program inside: %w", err)
+	}
+	go func() {
+		sig := make([]byte, 1)
+		for {
+			if _, err := lifeline.Read(sig); err != nil {
+				os.Exit(exitCode(syscall.WaitStatus(syscall.SIGKILL)))
+			}
+			syscall.Kill(program.Pid, syscall.Signal(sig[0])) // no such process: about to be reaped below
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		if err != nil && err != syscall.EINTR {
+			return 1, fmt.Errorf("wait: %w", err)
+		}
+		if pid == program.Pid {
+			return exitCode(status), nil
+		}
+	}
+}
+
+// isolate cuts the namespaces off from outside: no mount made here is seen there, /proc shows our processes alone.
+func isolate() error {
+	dir, err := runDir()
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc (a container may forbid it): %w", err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+	}
+	return runTool("", "ip", "link", "set", "lo", "up")
+}
+
+// exitCode is the shell's convention.
+func exitCode(status syscall.WaitStatus) int {
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// runTool runs a system tool to its end; its complaints become the error.
+func runTool(stdin, name string, args ...string) error {
+	path, err := lookTool(name)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// runEncoder writes the annotation external-backend.io/endpoints: what an EndpointSlice has no fields for, in runs of endpoints that agree in it.
+//
+//	primary~06b2,pool/1*12~9f3e,pool/1@1763683200*3~1c40
+//
+// says: one endpoint of target primary, twelve of pool with SRV rank 1, and three more that drain until that second (Unix time). What follows "~" is a checksum
+// of the run and of its addresses, so that a list edited by hand is not attributed to targets that it isn't of. With target names of 63 characters and no two
+// endpoints alike an annotation of 1000 endpoints has 90 KiB.
+type runEncoder struct {
+	text []byte
+
+	target string
+	rank   uint8
+	until  int64
+	count  int
+	sum    uint32
+}
+
+const (
+	fnvOffset = 2166136261
+	fnvPrime  = 16777619
+)
+
+// checksum continues an FNV-1a hash.
+func checksum[T string | []byte](sum uint32, text T) uint32 {
+	for i := range len(text) {
+		sum = (sum ^ uint32(text[i])) * fnvPrime
+	}
+	return (sum ^ ',') * fnvPrime
+}
+
+func drainSeconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return max(t.Unix(), 1)
+}
+
+// reset starts the annotation of another slice.
+func (r *runEncoder) reset() { r.text, r.count = r.text[:0], 0 }
+
+// add appends the next endpoint of the slice.
+func (r *runEncoder) add(e *Endpoint, address string) {
+	until := drainSeconds(e.DrainUntil)
+	if r.count > 0 && (r.target != e.Target || r.rank != e.Rank || r.until != until) {
+		r.flush()
+	}
+	if r.count == 0 {
+		r.target, r.rank, r.until, r.sum = e.Target, e.Rank, until, fnvOffset
+	}
+	r.count++
+	r.sum = checksum(r.sum, address)
+}
+
+func (r *runEncoder) flush() {
+	if len(r.text) > 0 {
+		r.text = append(r.text, ',')
+	}
+	begin := len(r.text)
+	r.text = append(r.text, r.target...)
+	if r.rank > 0 {
+		r.text = strconv.AppendUint(append(r.text, '/'), uint64(r.rank), 10)
+	}
+	if r.until > 0 {
+		r.text = strconv.AppendInt(append(r.text, '@'), r.until, 10)
+	}
+	if r.count > 1 {
+		r.text = strconv.AppendInt(append(r.text, '*'), int64(r.count), 10)
+	}
+	r.text = appendSum(append(r.text, '~'), checksum(r.sum, r.text[begin:]))
+	r.count = 0
+}
+
+// appendSum appends 16 bits of sum as four hexadecimal digits.
+func appendSum(text []byte, sum uint32) []byte {
+	const digits = "0123456789abcdef"
+	sum ^= sum >> 16
+	return append(text, digits[sum>>12&15], digits[sum>>8&15], digits[sum>>4&15], digits[sum&15])
+}
+
+// bytes returns the annotation; it is good until the next reset.
+func (r *runEncoder) bytes() []byte {
+	if r.count > 0 {
+		r.flush()
+	}
+	return r.text
+}
+
+// run is what the annotation says of some endpoints that follow each other.
+type run struct {
+	target       string
+	rank         uint8
+	until        time.Time
+	first, count int // which endpoints of the slice
+	body, sum    string
+}
+
+// parseRun reads one run; false where it isn't one.
+func parseRun(text string) (r run, ok bool) {
+	r.count = 1
+	if r.body, r.sum, ok = strings.Cut(text, "~"); !ok {
+		return r, false
+	}
+	rest, count, counted := strings.Cut(r.body, "*")
+	rest, until, drains := strings.Cut(rest, "@")
+	target, rank, ranked := strings.Cut(rest, "/")
+	r.target = target
+	number := func(s string, bits int) uint64 {
+		n, err := strconv.ParseUint(s, 10, bits)
+		if err != nil || n == 0 {
+			ok = false
+		}
+		return n
+	}
+	if counted {
+		r.count = int(number(count, 16))
+	}
+	if drains {
+		r.until = time.Unix(int64(number(until, 40)), 0).UTC()
+	}
+	if ranked {
+		r.rank = uint8(number(rank, 8))
+	}
+	return r, ok
+}
+
+// holds reports whether the run was written for just these addresses.
+func (r *run) holds(endpoints []discoveryv1.Endpoint) bool {
+	sum := uint32(fnvOffset)
+	for i := range endpoints {
+		if len(endpoints[i].Addresses) > 0 {
+			sum = checksum(sum, endpoints[i].Addresses[0])
+		}
+	}
+	var text [4]byte
+	return r.sum == string(appendSum(text[:0], checksum(sum, r.body)))
+}
+
+// attributions returns the runs of the slice's annotation that can be relied on.
+func attributions(s *discoveryv1.EndpointSlice) (runs []run) {
+	first := 0
+	for text := range strings.SplitSeq(s.Annotations[v1alpha1.AnnotationEndpoints], ",") {
+		r, ok := parseRun(text)
+		if !ok || first+r.count > len(s.Endpoints) {
+			break
+		}
+		r.first = first
+		first += r.count
+		if r.holds(s.Endpoints[r.first:first]) {
+			runs = append(runs, r)
+		}
+	}
+	return runs
+}
+
+// Published reads back what slices say, and what their annotation says of it: an endpoint that it can't be relied on for has no target. An endpoint in
+// several slices, as a crash may leave it, comes once, from the slice with most endpoints; one with a target is preferred. Slices of names (addressType FQDN)
+// have no addresses to tell. The order does not depend on that of the input.
+func Published(existing []*discoveryv1.EndpointSlice) []Endpoint {
+	ordered := slices.Clone(existing)
+	total := 0
+	for _, s := range ordered {
+		total += len(s.Endpoints)
+	}
+	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Or(len(b.Endpoints)-len(a.Endpoints), strings.Compare(a.Name, b.Name))
+	})
+	gs := grouping{byKey: map[string]int32{}}
+	seen := make(map[publishedKey]int, total)
+	list := make([]Endpoint, 0, total)
+	for _, s := range ordered {
+		ports := portsOf(s, nil)
+		key := publishedKey{group: gs.lookup(s.AddressType, ports)}
+		runs := attributions(s)
+		for i := range s.Endpoints {
+			e, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
+			if !ok {
+				continue
+			}
+			e.Ports = ports
+			for len(runs) > 0 && i >= runs[0].first+runs[0].count {
+				runs = runs[1:]
+			}
+			if len(runs) > 0 && i >= runs[0].first {
+				e.Target, e.Rank, e.DrainUntil = runs[0].target, runs[0].rank, runs[0].until
+			}
+			key.addr = e.Addr
+			if before, ok := seen[key]; !ok {
+				seen[key] = len(list)
+				list = append(list, e)
+			} else if list[before].Target == "" {
+				list[before] = e
+			}
+		}
+	}
+	return list
+}
+
+// publishedKey tells one published endpoint from another.
+type publishedKey struct {
+	group int32
+	addr  netip.Addr
+}
+
+// readEndpoint reads one endpoint; false where no consumer could use it as family. Missing conditions mean what the API says of them: ready, and serving as it is ready.
+func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endpoint, bool) {
+	addr, ok := firstAddress(e)
+	if !ok || addressFamily(addr) != family {
+		return Endpoint{}, false
+	}
+	value := func(b *bool, missing bool) bool {
+		if b == nil {
+			return missing
+		}
+		return *b
+	}
+	text := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	}
+	ready := value(e.Conditions.Ready, true)
+	return Endpoint{
+		Addr: addr, Hostname: text(e.Hostname), Zone: text(e.Zone), NodeName: text(e.NodeName),
+		Ready: ready, Serving: value(e.Conditions.Serving, ready), Terminating: value(e.Conditions.Terminating, false),
+	}, true
+}

@@ -1,0 +1,256 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// match decides which slice keeps which endpoint, which slices have to be written, and what is to be added.
+func (p *planner) match(g *group) {
+	placed := p.find(g)
+	for _, s := range g.slots {
+		p.claim(g, s, placed)
+	}
+	for i, j := range g.wanted {
+		if !placed[i] {
+			g.added = append(g.added, j)
+		}
+	}
+	p.sortByFate(g.added)
+}
+
+// find fills g.match with positions in g.wanted, and puts the slots into the order in which they may claim an endpoint that is in
+// several: a slice that took over another's endpoints has more of them. The result is room for what has been claimed.
+func (p *planner) find(g *group) (placed []bool) {
+	total := 0
+	for _, s := range g.slots {
+		total += len(s.slice.Endpoints)
+	}
+	placed = make([]bool, len(g.wanted))
+	if total == 0 {
+		return placed
+	}
+	g.match = make([]int32, 0, total)
+	position := make(map[netip.Addr]int32, len(g.wanted))
+	for i, j := range g.wanted {
+		position[p.desired[j].Addr] = int32(i)
+	}
+	for _, s := range g.slots {
+		s.first = len(g.match)
+		for i := range s.slice.Endpoints {
+			at := int32(-1)
+			if addr, ok := firstAddress(&s.slice.Endpoints[i]); ok && !s.leaving {
+				if found, ok := position[addr]; ok {
+					at = found
+					s.size++
+				}
+			}
+			g.match = append(g.match, at)
+		}
+	}
+	slices.SortFunc(g.slots, func(a, b *slot) int { return cmp.Or(b.size-a.size, strings.Compare(a.slice.Name, b.slice.Name)) })
+	return placed
+}
+
+// claim gives s those of its endpoints that are wanted, that no slice before it has claimed, and that it has room for. From here on g.match
+// holds positions in p.desired.
+func (p *planner) claim(g *group, s *slot, placed []bool) {
+	match := g.match[s.first : s.first+len(s.slice.Endpoints)]
+	p.annotation.reset()
+	s.size = 0
+	for i, at := range match {
+		if at < 0 || placed[at] || s.size == p.template.Max {
+			match[i], s.written = -1, true
+			continue
+		}
+		placed[at] = true
+		match[i] = g.wanted[at]
+		s.size++
+		want, have := &p.desired[match[i]], &s.slice.Endpoints[i]
+		if !sameConditions(&have.Conditions, want) {
+			s.flipped = true
+		}
+		if s.flipped || !sameEndpoint(have, want, &p.template) {
+			s.written = true
+		}
+		if !s.written {
+			p.annotation.add(want, have.Addresses[0])
+		}
+	}
+	switch {
+	case s.leaving:
+		s.written = len(match) > 0
+	case !s.written:
+		s.written = s.size == 0 || !p.metadata.in(&s.slice.ObjectMeta, p.annotation.bytes())
+	}
+	p.locate(g, s)
+	if s.written {
+		p.open(g, s)
+	}
+}
+
+// locate notes the fate of s.
+func (p *planner) locate(g *group, s *slot) {
+	match := g.match[s.first : s.first+len(s.slice.Endpoints)]
+	for i := range match {
+		if j := match[(len(match)/2+i)%len(match)]; j >= 0 {
+			s.zone, s.target = p.desired[j].Zone, p.desired[j].Target
+			return
+		}
+	}
+}
+
+// open makes s a slice that is written: from here on its members count.
+func (p *planner) open(g *group, s *slot) {
+	s.written = true
+	s.members = make([]int32, 0, p.template.Max)
+	for _, j := range g.match[s.first : s.first+len(s.slice.Endpoints)] {
+		if j >= 0 {
+			s.members = append(s.members, j)
+		}
+	}
+}
+
+// put adds endpoints to a slice that is written.
+func (s *slot) put(list []int32) {
+	if len(list) > 0 {
+		s.members = append(s.members, list...)
+		s.size = len(s.members)
+		s.gains = true
+	}
+}
+
+// place gives every addition a slice: steps 2 and 3 of Slices.
+func (p *planner) place(g *group) {
+	if len(g.added) == 0 {
+		return
+	}
+	limit := p.template.Max
+	var emptied, open []*slot
+	room := 0
+	for _, s := range g.slots {
+		if !s.written || s.leaving {
+			continue
+		}
+		room += limit - s.size
+		if s.size == 0 {
+			emptied = append(emptied, s)
+		} else if s.size < limit {
+			open = append(open, s)
+		}
+	}
+	further := (max(0, len(g.added)-room) + limit - 1) / limit
+
+	rest := p.fill(emptied, g.added)
+	byRoom := func(a, b *slot) int { return a.size - b.size }
+	byTarget := func(zone, target string, s *slot) int {
+		return cmp.Or(strings.Compare(zone, s.zone), strings.Compare(target, s.target))
+	}
+	byZone := func(zone, _ string, s *slot) int { return strings.Compare(zone, s.zone) }
+	for _, home := range []func(zone, target string, s *slot) int{byTarget, byZone} {
+		slices.SortStableFunc(open, func(a, b *slot) int { return cmp.Or(home(a.zone, a.target, b), byRoom(a, b)) })
+		rest = p.fillHome(open, rest, home)
+	}
+	slices.SortStableFunc(open, byRoom)
+	must := max(0, len(rest)-further*limit)
+	p.fill(open, rest[:must])
+	p.cut(g, rest[must:], further)
+}
+
+// fill puts as much of list into the slots as they have room for, one after the other, and returns what is left.
+func (p *planner) fill(slots []*slot, list []int32) (rest []int32) {
+	for _, s := range slots {
+		n := min(len(list), p.template.Max-s.size)
+		if n > 0 && s.size == 0 {
+			s.zone, s.target = p.desired[list[n/2]].Zone, p.desired[list[n/2]].Target
+		}
+		s.put(list[:n])
+		list = list[n:]
+	}
+	return list
+}
+
+// fillHome puts endpoints into slots of the same fate, told by home; list and slots are in its order. It returns what is left.
+func (p *planner) fillHome(slots []*slot, list []int32, home func(zone, target string, s *slot) int) (rest []int32) {
+	for i := 0; i < len(list); {
+		e := &p.desired[list[i]]
+		switch {
+		case len(slots) == 0:
+			return append(rest, list[i:]...)
+		case home(e.Zone, e.Target, slots[0]) > 0 || slots[0].size == p.template.Max:
+			slots = slots[1:]
+		case home(e.Zone, e.Target, slots[0]) < 0:
+			rest = append(rest, list[i])
+			i++
+		default:
+			slots[0].put(list[i : i+1])
+			i++
+		}
+	}
+	return rest
+}
+
+// cut makes the given number of pieces of list, and finds a slice for each.
+func (p *planner) cut(g *group, list []int32, pieces int) {
+	for ; len(list) > 0; pieces-- {
+		n := p.pieceSize(list, len(list)-(pieces-1)*p.template.Max)
+		s := p.roomy(g, list[:n])
+		if s == nil {
+			s = &slot{written: true, members: make([]int32, 0, n)}
+			g.slots = append(g.slots, s)
+		}
+		p.fill([]*slot{s}, list[:n])
+		list = list[n:]
+	}
+}
+
+// pieceSize returns how much of list to cut off: at least least, at most a full slice, and if possible so that a zone, else a target, is not cut.
+func (p *planner) pieceSize(list []int32, least int) int {
+	most := min(len(list), p.template.Max)
+	if most == len(list) {
+		return most
+	}
+	between := 0
+	for n := most; n >= max(least, 1); n-- {
+		before, after := &p.desired[list[n-1]], &p.desired[list[n]]
+		if before.Zone != after.Zone {
+			return n
+		}
+		if between == 0 && before.Target != after.Target {
+			between = n
+		}
+	}
+	return cmp.Or(between, most)
+}
+
+// roomy finds an untouched slice that has room for all of list, and opens it: the fullest of the same zone, else of the light ones, else of all. nil: there is none.
+func (p *planner) roomy(g *group, list []int32) *slot {
+	if len(list) == p.template.Max {
+		return nil
+	}
+	zone := p.desired[list[len(list)/2]].Zone
+	var best *slot
+	rank := func(s *slot) int {
+		switch {
+		case s.zone == zone:
+			return 0
+		case s.light(p.template.Max):
+			return 1
+		}
+		return 2
+	}
+	for _, s := range g.slots {
+		if s.written || s.leaving || s.size+len(list) > p.template.Max {
+			continue
+		}
+		if best == nil || cmp.Or(rank(s)-rank(best), best.size-s.size) < 0 {
+			best = s
+		}
+	}
+	if best != nil {
+		p.open(g, best)
+	}
+	return best
+}

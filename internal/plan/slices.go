@@ -1,0 +1,164 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+const (
+	// maxPerSlice is the API server's own limit of endpoints in one slice.
+	maxPerSlice = 1000
+	// maxLight is how many slices of a group may rest at most half full; see Slices.
+	maxLight = 2
+)
+
+// Slices plans the writes that turn existing, all slices of one ExternalBackend, into slices that publish desired and nothing else. No ip:port may be
+// twice in desired; its order is of no account, nor is that of existing. Addresses that no slice can hold (invalid, IPv4-mapped, with an IPv6 zone) are left out.
+//
+// A group is an address family and a list of ports, and a slice belongs to one group. Within a group of n endpoints, B to a slice, ideal = ceil(n/B), each plan
+//
+//  1. matches what is published with what is wanted. The k slices that hold something to be removed or changed have to be written, whatever the layout;
+//  2. places the A additions: into emptied slices, then where their target or their zone is at home among the k, then as many elsewhere among the
+//     k as would not fit into ceil(max(0, A-F)/B) further slices, F being the room in the k;
+//  3. cuts the rest, in the order of their fate, into just that many pieces. A piece goes into a slice so far untouched that has room for all of it, else it becomes a slice;
+//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into another one that is written anyway, and is deleted instead of being written;
+//  5. folds one untouched light slice more where otherwise over two light ones would remain.
+//
+// Writes. Every one of the k is written or deleted, once, by 1 and 4; 3 touches ceil(max(0, A-F)/B) others, and fewer would not hold the additions: that is W*, and without 5
+// it is the price. 5 costs one deletion more: its receiver is being written already.
+//
+// Slices. Two light slices fit into one, so 4 leaves at most one light slice among those that were there and are written; pieces waste less than B places together,
+// so at most one new slice is light, and 4 folds the former into it. So at most one light slice is written. With the two that the plan before left there are three, and 5
+// makes them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light ones there are at most h + 2 <= 2 x ideal + 1. Where the
+// bound is broken all the same (the cap was raised, slices were edited by hand), folding goes on, at its price, until two light ones are left.
+//
+// Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last, and out of a slice that holds more than B (the cap was lowered), which is
+// written after all that gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints count as published in the
+// slice with most of them. A slice whose endpoints change their conditions is no donor while others are to be had, so that a moved endpoint says the same in both
+// slices. It becomes one only where over two light slices, all of them changed, would remain: deleting one takes a write right after that of its
+// receiver, so a receiver of two would have to be written twice, and W* + 1 and 2 x ideal + 1 could not both be kept.
+func Slices(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) SliceChanges {
+	p := newPlanner(t, desired, existing)
+	for _, g := range p.groups(existing) {
+		p.match(g)
+		p.place(g)
+		p.fold(g)
+		p.render(g)
+	}
+	return p.changes()
+}
+
+// Strands reports whether replacing the slice current by next (nil: deleting it) would leave an endpoint unpublished that one of the writes that failed was to
+// publish elsewhere. Such a write has to wait for the next plan; all others go on after a failure.
+func Strands(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.EndpointSlice) bool {
+	if len(failed) == 0 {
+		return false
+	}
+	for i := range current.Endpoints {
+		addr, ok := firstAddress(&current.Endpoints[i])
+		if !ok || next != nil && publishes(next, addr) {
+			continue
+		}
+		for _, f := range failed {
+			if f.AddressType == current.AddressType && slices.EqualFunc(portsOf(f, nil), portsOf(current, nil), samePort) && publishes(f, addr) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func publishes(s *discoveryv1.EndpointSlice, addr netip.Addr) bool {
+	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
+		a, ok := firstAddress(&e)
+		return ok && a == addr
+	})
+}
+
+// planner holds one run of Slices.
+type planner struct {
+	template SliceTemplate
+	metadata sliceMetadata
+	desired  []Endpoint
+	names    map[string]bool // taken names; filled when the first slice is created
+	existing []*discoveryv1.EndpointSlice
+
+	create, delete []*discoveryv1.EndpointSlice
+	// gain holds the updates that add endpoints to their slice, update all others.
+	gain, update []*discoveryv1.EndpointSlice
+
+	annotation runEncoder
+	text       []byte
+}
+
+// group is the slices of one address family and list of ports.
+type group struct {
+	family discoveryv1.AddressType
+	ports  []Port // sorted
+	key    string
+	wanted []int32 // into desired
+	slots  []*slot
+	// match tells for every endpoint of the existing slices, slot by slot, which wanted one it is; -1: it has to go.
+	match []int32
+	added []int32 // wanted and in no slice, in the order of fate
+}
+
+// slot is a slice of the plan: one that exists or one to be created.
+type slot struct {
+	slice *discoveryv1.EndpointSlice // nil: to be created
+	first int                        // where its part of group.match begins
+	size  int                        // endpoints that it will hold
+
+	written bool // has to be written
+	gains   bool // endpoints come in
+	flipped bool // an endpoint that stays changes its conditions
+	leaving bool // being deleted by someone else, only a finalizer keeps it
+
+	members []int32 // into desired; only where written
+	// zone and target are the fate of the endpoint in the middle: where most of a slice belongs.
+	zone, target string
+}
+
+func (s *slot) light(limit int) bool { return s.size > 0 && 2*s.size <= limit }
+
+func (s *slot) name() string {
+	if s.slice == nil {
+		return ""
+	}
+	return s.slice.Name
+}
+
+func newPlanner(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) *planner {
+	t.Max = min(max(t.Max, 1), maxPerSlice)
+	return &planner{template: t, metadata: newSliceMetadata(&t), desired: desired, existing: existing}
+}
+
+// changes puts the writes into an order that does not depend on that of the input: what adds comes before what takes away.
+func (p *planner) changes() SliceChanges {
+	for _, list := range [][]*discoveryv1.EndpointSlice{p.create, p.gain, p.update, p.delete} {
+		slices.SortFunc(list, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return SliceChanges{Create: p.create, Update: append(p.gain, p.update...), Delete: p.delete}
+}
+
+// fate orders endpoints so that those which are likely to change together stand together: a zone, in it a target, in it an SRV rank.
+func fate(a, b *Endpoint) int {
+	if c := strings.Compare(a.Zone, b.Zone); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.Target, b.Target); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.Rank, b.Rank); c != 0 {
+		return c
+	}
+	return a.Addr.Compare(b.Addr)
+}
+
+func (p *planner) sortByFate(list []int32) {
+	slices.SortFunc(list, func(a, b int32) int { return fate(&p.desired[a], &p.desired[b]) })
+}

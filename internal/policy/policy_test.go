@@ -1,27 +1,609 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-func TestSmoke(t *testing.T) {
-	p := v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
-	p.Spec.Allow = []v1alpha1.PolicyRule{{CIDRs: []string{"203.0.113.0/24"}, Ports: []v1alpha1.PolicyPort{{Port: 5432}}}}
-	s, problems := Compile(Input{Policies: []v1alpha1.ExternalBackendPolicy{p}})
-	if problems != nil {
-		t.Fatal(problems)
+var (
+	postgres = Port{corev1.ProtocolTCP, 5432}
+	health   = Port{corev1.ProtocolTCP, 8008}
+
+	allowed = Decision{Allowed: true}
+)
+
+func refused(k Kind) Decision { return Decision{Kind: k} }
+
+// enforce is a policy for every namespace.
+func enforce(rules ...v1alpha1.PolicyRule) v1alpha1.ExternalBackendPolicy {
+	return v1alpha1.ExternalBackendPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec:       v1alpha1.ExternalBackendPolicySpec{Mode: v1alpha1.PolicyModeEnforce, Allow: rules},
 	}
-	v := s.For(nil)
-	if d := v.Target("", netip.MustParseAddr("203.0.113.1"), Port{corev1.ProtocolTCP, 5432}); !d.Allowed {
-		t.Fatal(d)
+}
+
+func audit(rules ...v1alpha1.PolicyRule) v1alpha1.ExternalBackendPolicy {
+	p := enforce(rules...)
+	p.Spec.Mode = v1alpha1.PolicyModeAudit
+	return p
+}
+
+func forTeam(team string, p v1alpha1.ExternalBackendPolicy) v1alpha1.ExternalBackendPolicy {
+	p.Spec.NamespaceSelector.MatchLabels = map[string]string{"team": team}
+	return p
+}
+
+func cidrs(c ...string) v1alpha1.PolicyRule     { return v1alpha1.PolicyRule{CIDRs: c} }
+func hostnames(h ...string) v1alpha1.PolicyRule { return v1alpha1.PolicyRule{Hostnames: h} }
+func ports(p ...v1alpha1.PolicyPort) v1alpha1.PolicyRule {
+	return v1alpha1.PolicyRule{Ports: p}
+}
+func nameservers(n ...string) v1alpha1.PolicyRule { return v1alpha1.PolicyRule{Nameservers: n} }
+
+func policies(p ...v1alpha1.ExternalBackendPolicy) Input { return Input{Policies: p} }
+
+// view compiles in, which must be free of problems, for a namespace of team shop.
+func view(t *testing.T, in Input) *View {
+	t.Helper()
+	s, problems := Compile(in)
+	if len(problems) > 0 {
+		t.Fatalf("problems: %v", problems)
 	}
-	if d := v.Target("", netip.MustParseAddr("203.0.113.1"), Port{corev1.ProtocolTCP, 5433}); d.Kind != PortNotAllowed {
-		t.Fatal(d)
+	return s.For(map[string]string{"team": "shop"})
+}
+
+func target(name, addr string, ports ...Port) modelQuestion {
+	return modelQuestion{call: "Target", name: name, addr: netip.MustParseAddr(addr), ports: ports}
+}
+
+func lookup(name string, ports ...Port) modelQuestion {
+	return modelQuestion{call: "Lookup", name: name, ports: ports}
+}
+
+func published(name string, ports ...Port) modelQuestion {
+	return modelQuestion{call: "Name", name: name, ports: ports}
+}
+
+func nameserver(ns string) modelQuestion {
+	a := netip.MustParseAddrPort(ns)
+	return modelQuestion{call: "Nameserver", addr: a.Addr(), port: a.Port()}
+}
+
+var thisCluster = ClusterRanges{
+	Declared:      []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
+	Discovered:    []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")},
+	NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("::ffff:192.0.2.11")},
+}
+
+func TestForbiddenAlways(t *testing.T) {
+	everything := v1alpha1.PolicyRule{CIDRs: []string{"0.0.0.0/0", "::/0"}, Nameservers: []string{"127.0.0.1", "::1", "169.254.169.254", "fe80::1", "::ffff:127.0.0.1"}}
+	views := map[string]*View{
+		"no policy":         view(t, Input{}),
+		"all CIDRs allowed": view(t, policies(enforce(everything))),
+		"the empty rule":    view(t, policies(enforce(v1alpha1.PolicyRule{}))),
+	}
+	for text, want := range map[string]Kind{
+		"0.0.0.0": Unspecified, "0.1.2.3": Unspecified, "::": Unspecified, "::2": Unspecified,
+		"127.0.0.1": Loopback, "127.255.255.254": Loopback, "::1": Loopback,
+		"169.254.0.1": LinkLocal, "169.254.169.254": LinkLocal, "fe80::1": LinkLocal, "febf::1": LinkLocal, "fe80::a9fe:a9fe": LinkLocal,
+		"224.0.0.1": Multicast, "239.255.255.255": Multicast, "ff02::1": Multicast, "ff0e::1": Multicast,
+		"255.255.255.255":      Broadcast,
+		"::ffff:203.0.113.1":   Mapped,
+		"::ffff:127.0.0.1":     Loopback,
+		"::127.0.0.1":          Loopback,
+		"::ffff:0:127.0.0.1":   Loopback,
+		"64:ff9b::127.0.0.1":   Loopback,
+		"64:ff9b::a9fe:a9fe":   LinkLocal,
+		"64:ff9b:1::127.0.0.1": Loopback,
+		// RFC 6052, 2.2: prefixes of 48, 56 and 64 bits, with and without a suffix.
+		"64:ff9b:1:7f00:0:100::":           Loopback,
+		"64:ff9b:1:7f00:0:100:dead:beef":   Loopback,
+		"64:ff9b:1:12a9:fe:a9fe::":         LinkLocal,
+		"64:ff9b:1:1234:a9:fea9:fe00:0":    LinkLocal,
+		"64:ff9b:1:1234:a9:fea9:fe12:3456": LinkLocal,
+		"2002:7f00:1::1":                   Loopback,
+		"2002:a9fe:a9fe::":                 LinkLocal,
+		"2002:e000:1::":                    Multicast,
+		"2002::1":                          Unspecified,
+		// Teredo: the server is in clear, the client inverted.
+		"2001:0:7f00:1::1":                    Loopback,
+		"2001:0:cb00:7101:0:0:80ff:fffe":      Loopback,
+		"2001:0:cb00:7101:0:0:5601:5601":      LinkLocal,
+		"2001:db8::5efe:127.0.0.1":            Loopback,
+		"2001:db8::200:5efe:169.254.169.254":  LinkLocal,
+		"2001:db8:1:2:0:5efe:255.255.255.255": Broadcast,
+	} {
+		addr := netip.MustParseAddr(text)
+		for name, v := range views {
+			for _, zoned := range []netip.Addr{addr, addr.WithZone("eth0")} {
+				if got := v.Target("", zoned, postgres); got != refused(want) {
+					t.Errorf("%s, Target %s: %+v, want %q", name, zoned, got, want)
+				}
+				if got := v.Target("db.example.com", zoned); got.Allowed {
+					t.Errorf("%s, resolved to %s: %+v", name, zoned, got)
+				}
+				if got := v.Nameserver(netip.AddrPortFrom(zoned, 53)); got != refused(want) {
+					t.Errorf("%s, Nameserver %s: %+v, want %q", name, zoned, got, want)
+				}
+			}
+		}
+	}
+	for name, v := range views {
+		if got := v.Target("", netip.Addr{}); got != refused(NotAnAddress) {
+			t.Errorf("%s, no address: %+v", name, got)
+		}
+	}
+}
+
+func TestNotForbidden(t *testing.T) {
+	v := view(t, Input{ClusterRanges: thisCluster})
+	for _, text := range []string{
+		"1.0.0.0", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0", "223.255.255.255", "240.0.0.1", "255.255.255.254",
+		"10.1.2.3", "192.168.1.1", "100.64.0.1", "100.100.100.199", "192.0.0.193", "168.63.129.17",
+		"fd00:ec2::253", "fd12:3456::1", "fec0::1", "2001:db8::1", "2001:db8::11",
+		"64:ff9b::203.0.113.1", "64:ff9b:1::203.0.113.1", "64:ff9b:1:12::203.0.113.1", "2002:cb00:7101::1", "::203.0.113.1",
+		"64:ff9b:2::127.0.0.1", "2001:db8::7f00:1", "2001:db8::100:5efe:127.0.0.1", "2001:db8::5eff:127.0.0.1", "2003:7f00:1::",
+		"2001:0:cb00:7101:0:0:34ff:8efe",
+	} {
+		if got := v.Target("", netip.MustParseAddr(text), postgres); got != allowed {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}
+
+// guardedCases: an address, its kind, and rules' cidrs that name it.
+var guardedCases = []struct {
+	addr  string
+	kind  Kind
+	cidrs []string
+}{
+	{"10.96.0.1", ClusterRange, []string{"10.96.0.0/24"}},
+	{"10.97.0.1", DiscoveredRange, []string{"10.97.0.1/32"}},
+	{"10.244.3.4", DiscoveredRange, []string{"10.0.0.0/8"}},
+	{"fd00:96::1", ClusterRange, []string{"fd00:96::/64"}},
+	{"fd00:244::77", DiscoveredRange, []string{"fd00::/8"}},
+	{"192.0.2.10", DiscoveredRange, []string{"192.0.2.0/24"}},
+	{"192.0.2.11", DiscoveredRange, []string{"192.0.2.0/24"}},
+	{"2001:db8::10", DiscoveredRange, []string{"2001:db8::10/128"}},
+	{"100.100.100.200", Metadata, []string{"100.100.100.200/32"}},
+	{"100.80.80.80", Metadata, []string{"100.64.0.0/10"}},
+	{"100.96.0.96", Metadata, []string{"100.96.0.0/24"}},
+	{"168.63.129.16", Metadata, []string{"168.63.129.16/32"}},
+	{"192.0.0.192", Metadata, []string{"192.0.0.0/24"}},
+	{"fd00:ec2::254", Metadata, []string{"fd00:ec2::/32"}},
+	{"fd00:ec2::23", Metadata, []string{"fd00:ec2::/32"}},
+	{"fd20:ce::254", Metadata, []string{"fd20:ce::254/128"}},
+	{"fd00:c1::a9fe:a9fe", Metadata, []string{"fd00:c1::/32"}},
+	{"fd00:42::42", Metadata, []string{"fd00:42::42/128"}},
+	{"fd00:a9fe:a9fe::1", Metadata, []string{"fd00:a9fe:a9fe::1/128"}},
+	{"fd00:100::100:200", Metadata, []string{"fd00:100::/32"}},
+	// A form that embeds a guarded address: the rule must contain both.
+	{"64:ff9b::10.96.0.1", ClusterRange, []string{"64:ff9b::/96", "10.96.0.1/32"}},
+	{"64:ff9b:1:a60:0:100::", Unspecified, nil}, // its last four bytes are 0.0.0.0
+	{"64:ff9b:1:a60:0:100:0:cb01", Unspecified, nil},
+	{"64:ff9b:1:a60:0:100:cb00:7101", ClusterRange, []string{"64:ff9b:1::/48", "10.96.0.0/16"}},
+	{"2002:a60:1::1", ClusterRange, []string{"2002::/16", "10.96.0.0/16"}},
+	{"2002:6464:64c8::1", Metadata, []string{"2002::/16", "100.100.100.200/32"}},
+	{"2001:db8::5efe:192.0.2.10", DiscoveredRange, []string{"2001:db8::/32", "192.0.2.10/32"}},
+	{"::10.244.1.1", DiscoveredRange, []string{"::/96", "10.244.0.0/16"}},
+	// The server of Teredo is a node, its client is in the declared range.
+	{"2001:0:c000:20a:0:0:f59f:fffe", ClusterRange, []string{"2001::/32", "192.0.2.10/32", "10.96.0.0/16"}},
+}
+
+func TestGuardedUnlessCIDRsNameIt(t *testing.T) {
+	for _, c := range guardedCases {
+		in := Input{ClusterRanges: thisCluster}
+		decide := func(rules ...v1alpha1.PolicyRule) Decision {
+			in.Policies = nil
+			if rules != nil {
+				in.Policies = []v1alpha1.ExternalBackendPolicy{enforce(rules...)}
+			}
+			return view(t, in).Target("db.example.com", netip.MustParseAddr(c.addr), postgres)
+		}
+		discovered := Decision{Kind: c.kind, ByDiscoveryAlone: c.kind == DiscoveredRange}
+		for what, got := range map[string]Decision{
+			"no policy":               decide(),
+			"a rule for everything":   decide(v1alpha1.PolicyRule{}),
+			"a rule for its hostname": decide(hostnames("db.example.com")),
+			"a rule for its port":     decide(ports(v1alpha1.PolicyPort{Port: 5432})),
+		} {
+			if got != discovered {
+				t.Errorf("%s, %s: %+v, want %+v", c.addr, what, got, discovered)
+			}
+		}
+		if got := decide(cidrs("203.0.113.0/24")); got != refused(c.kind) {
+			t.Errorf("%s, another CIDR: %+v, want %q", c.addr, got, c.kind)
+		}
+		if c.cidrs == nil {
+			continue
+		}
+		both := cidrs(c.cidrs...)
+		both.Hostnames = []string{"*.example.com"}
+		if got := decide(both); got != allowed {
+			t.Errorf("%s, named by %v: %+v", c.addr, c.cidrs, got)
+		}
+		both.Ports = []v1alpha1.PolicyPort{{Port: 1}}
+		if got := decide(both); got != refused(PortNotAllowed) {
+			t.Errorf("%s, named on another port: %+v", c.addr, got)
+		}
+		for i := range c.cidrs {
+			if len(c.cidrs) == 1 {
+				break
+			}
+			without := append(append([]string{}, c.cidrs[:i]...), c.cidrs[i+1:]...)
+			if got := decide(cidrs(without...)); got.Allowed {
+				t.Errorf("%s, %s missing: %+v", c.addr, c.cidrs[i], got)
+			}
+			if got := decide(cidrs(without...), cidrs(c.cidrs[i])); got.Allowed {
+				t.Errorf("%s, named by two rules: %+v", c.addr, got)
+			}
+		}
+	}
+}
+
+func TestDiscoveryAlone(t *testing.T) {
+	in := func(p ...v1alpha1.ExternalBackendPolicy) Input { return Input{ClusterRanges: thisCluster, Policies: p} }
+	for _, c := range []struct {
+		what string
+		in   Input
+		addr string
+		kept bool
+	}{
+		{"nobody selects", in(), "10.244.1.1", true},
+		{"default deny", Input{ClusterRanges: thisCluster, DefaultDeny: true}, "10.244.1.1", false},
+		{"a rule would allow", in(enforce(hostnames("db.example.com"))), "10.244.1.1", true},
+		{"no rule would allow", in(enforce(hostnames("other.example.com"))), "10.244.1.1", false},
+		{"no rule would allow the port", in(enforce(ports(v1alpha1.PolicyPort{Port: 1}))), "10.244.1.1", false},
+		{"declared too", in(), "10.96.1.1", false},
+		{"discovered around the declared range", in(), "10.97.1.1", true},
+		{"metadata", in(), "100.100.100.200", false},
+		{"loopback", in(), "127.0.0.1", false},
+		{"not allowed", in(enforce()), "203.0.113.1", false},
+		{"discovered and declared in one address", in(), "2001:0:c000:20a:0:0:f59f:fffe", false},
+		{"an Audit policy selects", in(audit()), "10.244.1.1", true},
+	} {
+		d := view(t, c.in).Target("db.example.com", netip.MustParseAddr(c.addr), postgres)
+		if d.Allowed || d.Keep(false) || d.Keep(true) != c.kept {
+			t.Errorf("%s: %+v, kept %t, want %t", c.what, d, d.Keep(true), c.kept)
+		}
+	}
+	if !allowed.Keep(false) || !allowed.Keep(true) {
+		t.Error("what is allowed is not kept")
+	}
+}
+
+func TestRules(t *testing.T) {
+	range5432 := v1alpha1.PolicyPort{Protocol: corev1.ProtocolTCP, Port: 5432, EndPort: 5440}
+	inBoth := v1alpha1.PolicyRule{CIDRs: []string{"203.0.113.0/24"}, Hostnames: []string{"db.example.com"}}
+	for _, c := range []struct {
+		what  string
+		rules []v1alpha1.PolicyRule
+		q     modelQuestion
+		want  Decision
+	}{
+		{"no rules", nil, target("", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"the empty rule", []v1alpha1.PolicyRule{{}}, target("", "203.0.113.1", postgres), allowed},
+		{"the empty rule, a name", []v1alpha1.PolicyRule{{}}, target("db.example.com", "2001:db8::1", postgres), allowed},
+		{"a rule for nameservers only", []v1alpha1.PolicyRule{nameservers("198.51.100.53")}, target("", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"that allows no name", []v1alpha1.PolicyRule{nameservers("198.51.100.53")}, target("db.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"nor resolving one", []v1alpha1.PolicyRule{nameservers("198.51.100.53")}, lookup("db.example.com"), refused(NotAllowed)},
+
+		{"literal in cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}, target("", "203.0.113.255", postgres), allowed},
+		{"literal outside cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}, target("", "203.0.114.0", postgres), refused(NotAllowed)},
+		{"resolved in cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"resolved outside cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}, target("db.example.com", "203.0.112.255", postgres), refused(NotAllowed)},
+		{"one address", []v1alpha1.PolicyRule{cidrs("203.0.113.1/32")}, target("", "203.0.113.1", postgres), allowed},
+		{"every IPv4 address is no IPv6 address", []v1alpha1.PolicyRule{cidrs("0.0.0.0/0")}, target("", "2001:db8::1", postgres), refused(NotAllowed)},
+		{"every IPv6 address is no IPv4 address", []v1alpha1.PolicyRule{cidrs("::/0")}, target("", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"the last addresses", []v1alpha1.PolicyRule{cidrs("255.255.255.254/31", "ffff::/16", "8000::/1")}, target("", "255.255.255.254", postgres), allowed},
+		{"host bits are ignored", []v1alpha1.PolicyRule{cidrs("203.0.113.77/24")}, target("", "203.0.113.1", postgres), allowed},
+		{"nested cidrs of two rules", []v1alpha1.PolicyRule{cidrs("203.0.112.0/22"), cidrs("203.0.113.0/24")}, target("", "203.0.114.1", postgres), allowed},
+
+		{"hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"another hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")}, target("xdb.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"below the hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")}, target("a.db.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"a literal has no hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")}, target("", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"wildcard, one label", []v1alpha1.PolicyRule{hostnames("*.example.com")}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"wildcard, more labels", []v1alpha1.PolicyRule{hostnames("*.example.com")}, target("a.b.c.example.com", "203.0.113.1", postgres), allowed},
+		{"wildcard, no label", []v1alpha1.PolicyRule{hostnames("*.example.com")}, target("example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"wildcard, half a label", []v1alpha1.PolicyRule{hostnames("*.example.com")}, target("badexample.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"wildcard below another", []v1alpha1.PolicyRule{hostnames("*.example.com"), {Hostnames: []string{"*.db.example.com"}, Ports: []v1alpha1.PolicyPort{{Port: 1}}}}, target("a.db.example.com", "203.0.113.1", postgres), allowed},
+		{"a name beside a wildcard", []v1alpha1.PolicyRule{hostnames("*.example.com"), {Hostnames: []string{"db.example.com"}, Ports: []v1alpha1.PolicyPort{{Port: 1}}}}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"srvName as written", []v1alpha1.PolicyRule{hostnames("_postgres._tcp.db.example.com")}, target("_postgres._tcp.db.example.com", "203.0.113.1", postgres), allowed},
+		{"srvName below a wildcard", []v1alpha1.PolicyRule{hostnames("*.db.example.com")}, target("_postgres._tcp.db.example.com", "203.0.113.1", postgres), allowed},
+		{"upper case is the same name", []v1alpha1.PolicyRule{hostnames("db.example.com")}, target("DB.Example.com.", "203.0.113.1", postgres), allowed},
+
+		{"both fit", []v1alpha1.PolicyRule{inBoth}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"only the name fits", []v1alpha1.PolicyRule{inBoth}, target("db.example.com", "198.51.100.1", postgres), refused(NotAllowed)},
+		{"only the address fits", []v1alpha1.PolicyRule{inBoth}, target("other.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"a literal in a rule of both", []v1alpha1.PolicyRule{inBoth}, target("", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"halves of two rules", []v1alpha1.PolicyRule{
+			{CIDRs: []string{"203.0.113.0/24"}, Hostnames: []string{"other.example.com"}}, {CIDRs: []string{"198.51.100.0/24"}, Hostnames: []string{"db.example.com"}},
+		}, target("db.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+
+		{"the first port", []v1alpha1.PolicyRule{ports(range5432)}, target("", "203.0.113.1", postgres), allowed},
+		{"the last port", []v1alpha1.PolicyRule{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5440}), allowed},
+		{"below the range", []v1alpha1.PolicyRule{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5431}), refused(PortNotAllowed)},
+		{"above the range", []v1alpha1.PolicyRule{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5441}), refused(PortNotAllowed)},
+		{"another protocol", []v1alpha1.PolicyRule{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolUDP, 5432}), refused(PortNotAllowed)},
+		{"no such protocol", []v1alpha1.PolicyRule{{}}, target("", "203.0.113.1", Port{"ICMP", 1}), refused(PortNotAllowed)},
+		{"the default protocol is TCP", []v1alpha1.PolicyRule{ports(v1alpha1.PolicyPort{Port: 5432})}, target("", "203.0.113.1", postgres), allowed},
+		{"every port of a protocol", []v1alpha1.PolicyRule{ports(v1alpha1.PolicyPort{Protocol: corev1.ProtocolSCTP})}, target("", "203.0.113.1", Port{corev1.ProtocolSCTP, 65535}), allowed},
+		{"of that protocol only", []v1alpha1.PolicyRule{ports(v1alpha1.PolicyPort{Protocol: corev1.ProtocolSCTP})}, target("", "203.0.113.1", postgres), refused(PortNotAllowed)},
+		{"no ports: all", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}, target("", "203.0.113.1", Port{corev1.ProtocolUDP, 1}, Port{corev1.ProtocolSCTP, 65535}), allowed},
+		{"a denied probe port denies the target", []v1alpha1.PolicyRule{ports(range5432)}, target("", "203.0.113.1", postgres, health), refused(PortNotAllowed)},
+		{"a rule each", []v1alpha1.PolicyRule{ports(range5432), ports(v1alpha1.PolicyPort{Port: 8008})}, target("", "203.0.113.1", postgres, health), allowed},
+		{"a rule each, for other addresses", []v1alpha1.PolicyRule{
+			{CIDRs: []string{"203.0.113.1/32"}, Ports: []v1alpha1.PolicyPort{range5432}}, {CIDRs: []string{"203.0.113.2/32"}, Ports: []v1alpha1.PolicyPort{{Port: 8008}}},
+		}, target("", "203.0.113.1", postgres, health), refused(PortNotAllowed)},
+
+		{"a name to resolve", []v1alpha1.PolicyRule{inBoth}, lookup("db.example.com", postgres), allowed},
+		{"a name that no rule covers", []v1alpha1.PolicyRule{inBoth}, lookup("other.example.com", postgres), refused(NotAllowed)},
+		{"a name that only cidrs may cover", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}, lookup("any.example.com", postgres), allowed},
+		{"a name on a port that no rule covers", []v1alpha1.PolicyRule{ports(range5432)}, lookup("db.example.com", health), refused(PortNotAllowed)},
+
+		{"published name, rule with hostnames", []v1alpha1.PolicyRule{hostnames("db.example.com")}, published("db.example.com", postgres), allowed},
+		{"published name, another", []v1alpha1.PolicyRule{hostnames("db.example.com")}, published("other.example.com", postgres), refused(NotAllowed)},
+		{"published name, rule with cidrs", []v1alpha1.PolicyRule{inBoth, cidrs("0.0.0.0/0", "::/0")}, published("db.example.com", postgres), refused(NotAllowed)},
+		{"published name, the empty rule", []v1alpha1.PolicyRule{{}}, published("db.example.com", postgres), allowed},
+		{"published name, port", []v1alpha1.PolicyRule{ports(range5432)}, published("db.example.com", health), refused(PortNotAllowed)},
+		{"published name, nameservers only", []v1alpha1.PolicyRule{nameservers("198.51.100.53")}, published("db.example.com", postgres), refused(NotAllowed)},
+
+		{"listed nameserver", []v1alpha1.PolicyRule{nameservers("198.51.100.53")}, nameserver("198.51.100.53:53"), allowed},
+		{"listed for every port", []v1alpha1.PolicyRule{nameservers("198.51.100.53")}, nameserver("198.51.100.53:853"), allowed},
+		{"listed for this port", []v1alpha1.PolicyRule{nameservers("198.51.100.53:853")}, nameserver("198.51.100.53:853"), allowed},
+		{"listed for another port", []v1alpha1.PolicyRule{nameservers("198.51.100.53:853")}, nameserver("198.51.100.53:53"), refused(NotAllowed)},
+		{"listed with and without port", []v1alpha1.PolicyRule{nameservers("198.51.100.53:853", "198.51.100.53")}, nameserver("198.51.100.53:53"), allowed},
+		{"listed IPv6", []v1alpha1.PolicyRule{nameservers("[2001:db8::53]:53")}, nameserver("[2001:db8::53]:53"), allowed},
+		{"not listed", []v1alpha1.PolicyRule{nameservers("198.51.100.53")}, nameserver("198.51.100.54:53"), refused(NotAllowed)},
+		{"cidrs list no nameserver", []v1alpha1.PolicyRule{cidrs("198.51.100.0/24")}, nameserver("198.51.100.53:53"), refused(NotAllowed)},
+		{"nor does the empty rule", []v1alpha1.PolicyRule{{}}, nameserver("198.51.100.53:53"), refused(NotAllowed)},
+		{"a rule for targets lists nameservers too", []v1alpha1.PolicyRule{{CIDRs: []string{"203.0.113.0/24"}, Hostnames: []string{"db.example.com"}, Ports: []v1alpha1.PolicyPort{range5432}, Nameservers: []string{"198.51.100.53"}}}, nameserver("198.51.100.53:53"), allowed},
+		{"that are no targets", []v1alpha1.PolicyRule{{CIDRs: []string{"203.0.113.0/24"}, Nameservers: []string{"198.51.100.53"}}}, target("", "198.51.100.53", postgres), refused(NotAllowed)},
+	} {
+		if got := c.q.ask(view(t, policies(enforce(c.rules...)))); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
+		}
+		// What the rules of one policy allow, as many policies allow.
+		var split []v1alpha1.ExternalBackendPolicy
+		for _, r := range c.rules {
+			split = append(split, enforce(r))
+		}
+		if got := c.q.ask(view(t, policies(append(split, enforce())...))); got != c.want {
+			t.Errorf("%s, a policy each: %+v, want %+v", c.what, got, c.want)
+		}
+	}
+}
+
+func TestSelectionAndModes(t *testing.T) {
+	one, two := cidrs("203.0.113.1/32"), cidrs("203.0.113.2/32")
+	wouldDeny := Decision{Allowed: true, WouldDeny: true, Kind: NotAllowed}
+	deny := func(in Input) Input { in.DefaultDeny = true; return in }
+	q := target("", "203.0.113.1", postgres)
+	for _, c := range []struct {
+		what string
+		in   Input
+		q    modelQuestion
+		want Decision
+	}{
+		{"no policy", Input{}, q, allowed},
+		{"no policy, default Deny", deny(Input{}), q, refused(NotAllowed)},
+		{"another team's policy", policies(forTeam("other", enforce(two))), q, allowed},
+		{"another team's policy, default Deny", deny(policies(forTeam("other", enforce(one)))), q, refused(NotAllowed)},
+		{"selected, allowed", policies(forTeam("shop", enforce(one))), q, allowed},
+		{"selected, allowed, default Deny", deny(policies(forTeam("shop", enforce(one)))), q, allowed},
+		{"selected, refused", policies(forTeam("shop", enforce(two))), q, refused(NotAllowed)},
+		{"policies add up", policies(enforce(two), forTeam("shop", enforce(one))), q, allowed},
+		{"another team's rules don't", policies(enforce(two), forTeam("other", enforce(one))), q, refused(NotAllowed)},
+		{"no mode is Enforce", policies(func() v1alpha1.ExternalBackendPolicy { p := enforce(two); p.Spec.Mode = ""; return p }()), q, refused(NotAllowed)},
+
+		{"Audit would allow", policies(audit(one)), q, allowed},
+		{"Audit would refuse", policies(audit(two)), q, wouldDeny},
+		{"Audit without rules", policies(audit()), q, wouldDeny},
+		{"Audit policies add up", policies(audit(one), audit(two)), q, allowed},
+		{"another team's Audit", policies(forTeam("other", audit(two))), q, allowed},
+		{"Audit beside Enforce that allows", policies(enforce(one), audit(two)), q, allowed},
+		{"Audit allows nothing that Enforce refuses", policies(enforce(two), audit(one)), q, refused(NotAllowed)},
+		{"Audit is no selection against default Deny", deny(policies(audit(one))), q, refused(NotAllowed)},
+		{"Audit tells a port", policies(audit(ports(v1alpha1.PolicyPort{Port: 1}))), q, Decision{Allowed: true, WouldDeny: true, Kind: PortNotAllowed}},
+		{"Audit and a forbidden address", policies(audit(cidrs("0.0.0.0/0"))), target("", "127.0.0.1", postgres), refused(Loopback)},
+		{"Audit opens no guarded address", Input{Policies: policies(audit(cidrs("10.96.0.0/16"))).Policies, ClusterRanges: thisCluster}, target("", "10.96.0.1", postgres), refused(ClusterRange)},
+		{"Audit and a name", policies(audit(hostnames("*.example.com"))), published("db.example.org"), wouldDeny},
+		{"Audit and a name to resolve", policies(audit(hostnames("*.example.com"))), lookup("db.example.org"), wouldDeny},
+		{"Audit and a nameserver", policies(audit(one)), nameserver("198.51.100.53:53"), wouldDeny},
+
+		{"nameserver without policy", Input{}, nameserver("198.51.100.53:53"), allowed},
+		{"nameserver, default Deny", deny(Input{}), nameserver("198.51.100.53:53"), refused(NotAllowed)},
+		{"nameserver in a cluster range", Input{ClusterRanges: thisCluster}, nameserver("10.96.0.10:53"), refused(ClusterRange)},
+		{"nameserver in a cluster range, listed", Input{ClusterRanges: thisCluster, Policies: policies(enforce(nameservers("10.96.0.10"))).Policies}, nameserver("10.96.0.10:53"), allowed},
+		{"nameserver in a cluster range, in cidrs", Input{ClusterRanges: thisCluster, Policies: policies(enforce(cidrs("10.96.0.0/16"))).Policies}, nameserver("10.96.0.10:53"), refused(ClusterRange)},
+		{"nameserver that embeds one", Input{ClusterRanges: thisCluster, Policies: policies(enforce(nameservers("64:ff9b::10.96.0.10"))).Policies}, nameserver("[64:ff9b::10.96.0.10]:53"), refused(ClusterRange)},
+		{"both listed", Input{ClusterRanges: thisCluster, Policies: policies(enforce(nameservers("64:ff9b::10.96.0.10", "10.96.0.10:53"))).Policies}, nameserver("[64:ff9b::10.96.0.10]:53"), allowed},
+		{"nameserver on loopback, listed", policies(enforce(nameservers("127.0.0.53"))), nameserver("127.0.0.53:53"), refused(Loopback)},
+
+		{"published name without policy", Input{}, published("db.example.com", postgres), allowed},
+		{"published name, default Deny", deny(Input{}), published("db.example.com", postgres), refused(NotAllowed)},
+		{"the cluster's name", Input{}, published("cluster.local"), refused(ClusterName)},
+		{"a name of the cluster", Input{}, published("kubernetes.default.svc.cluster.local"), refused(ClusterName)},
+		{"in any case", Input{}, published("kubernetes.default.svc.Cluster.Local."), refused(ClusterName)},
+		{"a name of the cluster that a rule covers", policies(enforce(hostnames("*.cluster.local"))), published("db.svc.cluster.local"), refused(ClusterName)},
+		{"not a name of the cluster", Input{}, published("notcluster.local"), allowed},
+		{"another cluster domain", Input{ClusterDomain: "K8s.example.org."}, published("db.svc.k8s.example.org"), refused(ClusterName)},
+		{"then cluster.local is none", Input{ClusterDomain: "k8s.example.org"}, published("db.svc.cluster.local"), allowed},
+		{"resolving a name of the cluster", Input{}, lookup("db.svc.cluster.local"), allowed},
+	} {
+		if got := c.q.ask(view(t, c.in)); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
+		}
+	}
+}
+
+func TestWhatCannotBeReadAllowsNothing(t *testing.T) {
+	q := target("db.example.com", "203.0.113.1", postgres)
+	port := func(p v1alpha1.PolicyPort) v1alpha1.PolicyRule { return ports(p) }
+	for _, c := range []struct {
+		rule  v1alpha1.PolicyRule
+		field string
+	}{
+		{cidrs("203.0.113.1"), "cidrs"},
+		{cidrs(""), "cidrs"},
+		{cidrs("203.0.113.0/33"), "cidrs"},
+		{cidrs("203.0.113.0/24%eth0"), "cidrs"},
+		{cidrs("::ffff:203.0.113.0/120"), "cidrs"},
+		{hostnames("*"), "hostnames"},
+		{hostnames(""), "hostnames"},
+		{hostnames("db"), "hostnames"},
+		{hostnames("*.*.example.com"), "hostnames"},
+		{hostnames("db.*.com"), "hostnames"},
+		{hostnames("*db.example.com"), "hostnames"},
+		{hostnames("db.example.com."), "hostnames"},
+		{hostnames("DB.example.com"), "hostnames"},
+		{hostnames(strings.Repeat("a.", 130) + "com"), "hostnames"},
+		{port(v1alpha1.PolicyPort{Port: 0, EndPort: 6000}), "ports"},
+		{port(v1alpha1.PolicyPort{Port: 5440, EndPort: 5432}), "ports"},
+		{port(v1alpha1.PolicyPort{Port: -1}), "ports"},
+		{port(v1alpha1.PolicyPort{Port: 1, EndPort: 65536}), "ports"},
+		{port(v1alpha1.PolicyPort{Port: 5432, Protocol: "tcp"}), "ports"},
+		{nameservers("dns.example.com"), "nameservers"},
+		{nameservers("198.51.100.0/24"), "nameservers"},
+		{nameservers("198.51.100.53:0"), "nameservers"},
+		{nameservers("198.51.100.53:65536"), "nameservers"},
+	} {
+		s, problems := Compile(policies(enforce(v1alpha1.PolicyRule{CIDRs: []string{"192.0.2.0/24"}}, c.rule)))
+		v := s.For(nil)
+		if got := q.ask(v); got.Allowed {
+			t.Errorf("%+v: %+v", c.rule, got)
+		}
+		if got := nameserver("198.51.100.53:53").ask(v); got.Allowed {
+			t.Errorf("%+v: nameserver %+v", c.rule, got)
+		}
+		want := "p: spec.allow[1]." + c.field + "[0]: "
+		if len(problems) != 1 || !strings.HasPrefix(problems[0].String(), want) {
+			t.Errorf("%+v: problems %v, want one of %s", c.rule, problems, want)
+		}
+	}
+	// A good entry beside a bad one holds.
+	s, problems := Compile(policies(enforce(cidrs("bad", "203.0.113.0/24"))))
+	if got := q.ask(s.For(nil)); got != allowed || len(problems) != 1 {
+		t.Errorf("good beside bad: %+v, %v", got, problems)
+	}
+}
+
+func TestModeThatCannotBeReadEnforces(t *testing.T) {
+	p := enforce(cidrs("192.0.2.0/24"))
+	p.Spec.Mode = "enforce"
+	s, problems := Compile(policies(p))
+	want := []Problem{{"p", "spec.mode", "no such mode, taken as Enforce"}}
+	if diff := cmp.Diff(want, problems); diff != "" {
+		t.Error(diff)
+	}
+	if got := target("", "203.0.113.1").ask(s.For(nil)); got != refused(NotAllowed) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A selector with an error neither opens the namespaces meant nor hands its
+// rules to others.
+func TestSelectorThatCannotBeRead(t *testing.T) {
+	p := forTeam("shop", enforce(cidrs("203.0.113.0/24")))
+	p.Spec.NamespaceSelector.MatchLabels["not a key"] = "x"
+	p.Spec.NamespaceSelector.MatchExpressions = []metav1.LabelSelectorRequirement{
+		{Key: "tier", Operator: metav1.LabelSelectorOpExists},
+		{Key: "team", Operator: "Inn", Values: []string{"shop"}},
+	}
+	s, problems := Compile(policies(p))
+	want := []Problem{
+		{"p", "spec.namespaceSelector.matchLabels[not a key]", "not a selector requirement"},
+		{"p", "spec.namespaceSelector.matchExpressions[1]", "not a selector requirement"},
+	}
+	if diff := cmp.Diff(want, problems); diff != "" {
+		t.Error(diff)
+	}
+	q := target("", "203.0.113.1")
+	if got := q.ask(s.For(map[string]string{"team": "shop", "tier": "x"})); got != refused(NotAllowed) {
+		t.Errorf("the team meant: %+v", got)
+	}
+	if got := q.ask(s.For(map[string]string{"team": "other", "tier": "x"})); got != allowed {
+		t.Errorf("another team: %+v", got)
+	}
+	if got := q.ask(s.For(map[string]string{"team": "shop"})); got != allowed {
+		t.Errorf("another tier: %+v", got)
+	}
+}
+
+// Whatever is forbidden or guarded as IPv4 is so in every form that embeds it.
+func TestEveryFormIsAsForbiddenAsWhatItEmbeds(t *testing.T) {
+	v := view(t, Input{ClusterRanges: thisCluster})
+	for _, text := range []string{"0.0.0.0", "127.0.0.1", "127.9.8.7", "169.254.169.254", "224.0.0.9", "255.255.255.255",
+		"100.100.100.200", "168.63.129.16", "192.0.0.192", "10.96.3.4", "10.244.5.6", "192.0.2.10"} {
+		v4 := netip.MustParseAddr(text)
+		b := v4.As4()
+		hi, lo := fmt.Sprintf("%02x%02x", b[0], b[1]), fmt.Sprintf("%02x%02x", b[2], b[3])
+		nhi, nlo := fmt.Sprintf("%02x%02x", 255-b[0], 255-b[1]), fmt.Sprintf("%02x%02x", 255-b[2], 255-b[3])
+		for _, form := range []string{
+			"::ffff:" + text, "::" + text, "::ffff:0:" + text, "64:ff9b::" + text, "64:ff9b:1::" + text, "64:ff9b:1:2::" + text,
+			"2002:" + hi + ":" + lo + "::1", "2001:0:" + hi + ":" + lo + "::1", "2001:0:cb00:7101:0:f227:" + nhi + ":" + nlo,
+			"2001:db8:9::5efe:" + text, "2001:db8:9:0:200:5efe:" + text,
+		} {
+			if got := v.Target("", netip.MustParseAddr(form), postgres); got.Allowed {
+				t.Errorf("%s as %s: %+v", text, form, got)
+			}
+		}
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	w := newWorld(3)
+	in := w.input()
+	in.Policies = append(in.Policies, w.policy(v1alpha1.PolicyModeEnforce), w.policy(v1alpha1.PolicyModeAudit))
+	s, _ := Compile(in)
+	shared := s.For(namespaces[0])
+	var questions []modelQuestion
+	var want []Decision
+	for range 500 {
+		q := w.question()
+		questions, want = append(questions, q), append(want, q.ask(shared))
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			own := s.For(namespaces[0])
+			for i, q := range questions {
+				if got := q.ask(own); got != want[i] {
+					t.Errorf("%+v: %+v, alone %+v", q, got, want[i])
+				}
+				if got := q.ask(shared); got != want[i] {
+					t.Errorf("%+v: %+v, alone %+v", q, got, want[i])
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestTargetAllocatesNothing(t *testing.T) {
+	s, _ := Compile(benchInput())
+	v, a := s.For(nil), netip.MustParseAddr("64:ff9b:1::203.0.113.1")
+	if n := testing.AllocsPerRun(100, func() { v.Target("db.h998.example.com", a, postgres, health) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestKindsHaveWordsOfTheirOwn(t *testing.T) {
+	seen := map[string]Kind{}
+	for k := None; k < kinds; k++ {
+		if other, double := seen[k.String()]; double || k.String() == "" {
+			t.Errorf("kind %d: %q, as kind %d", k, k, other)
+		}
+		seen[k.String()] = k
 	}
 }

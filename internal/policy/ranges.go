@@ -12,11 +12,11 @@ type Kind uint8
 const (
 	None Kind = iota
 	NotAnAddress
-	Unspecified
 	Loopback
 	LinkLocal
 	Multicast
 	Broadcast
+	Unspecified
 	Mapped
 	Metadata
 	ClusterRange
@@ -127,7 +127,8 @@ func stronger(a, b Kind) Kind {
 const maxEmbedded = 5
 
 // embedded appends the IPv4 addresses that an IPv6 address may lead to:
-//   - IPv4-mapped, IPv4-compatible and IPv4-translated (RFC 4291, RFC 2765): the last four bytes;
+//   - IPv4-mapped, IPv4-compatible (but for :: and ::1) and IPv4-translated (RFC 4291,
+//     RFC 2765): the last four bytes;
 //   - NAT64's 64:ff9b::/96 (RFC 6052): the last four bytes;
 //   - NAT64's local 64:ff9b:1::/48 (RFC 8215): wherever a prefix of 48, 56, 64 or 96 bits
 //     puts the address, since which one the network uses can't be told from outside;
@@ -144,7 +145,7 @@ func embedded(a netip.Addr, found []netip.Addr) []netip.Addr {
 		pick(12, 13, 14, 15)
 	}
 	switch {
-	case inLast32.Contains(a), translated.Contains(a), nat64.Contains(a), a.Is4In6():
+	case compatible.Contains(a) && a.Compare(netip.IPv6Loopback()) > 0, translated.Contains(a), nat64.Contains(a), a.Is4In6():
 		pick(12, 13, 14, 15)
 	case nat64Local.Contains(a):
 		pick(12, 13, 14, 15)
@@ -167,7 +168,7 @@ func embedded(a netip.Addr, found []netip.Addr) []netip.Addr {
 }
 
 var (
-	inLast32   = netip.MustParsePrefix("::/96")
+	compatible = netip.MustParsePrefix("::/96")
 	translated = netip.MustParsePrefix("::ffff:0:0:0/96")
 	nat64      = netip.MustParsePrefix("64:ff9b::/96")
 	nat64Local = netip.MustParsePrefix("64:ff9b:1::/48")

@@ -1,0 +1,296 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	defaultMaxAddresses  = 1024
+	defaultMaxConcurrent = 64
+)
+
+// Engine resolves what its owners want, each record once for all of them. One schedule holds all times, so that a name
+// costs no goroutine; a bounded number of workers do the lookups.
+type Engine struct {
+	options  Options
+	lookuper *lookuper
+	metrics  *metrics
+	wake     chan struct{} // the schedule's first time may have come nearer
+
+	mu       sync.Mutex
+	owners   map[types.NamespacedName]*owner
+	records  map[recordKey]*record
+	schedule schedule
+	sleeps   time.Time // until when Start waits; zero = it looks at the schedule before it does
+	ready    []*record // due, in the order of their times
+	workers  int
+	stale    map[string]int // names and how many questions serve them stale
+	started  bool
+}
+
+// New returns an engine that records what it is asked for and does nothing before Start.
+func New(o Options) *Engine {
+	return newEngine(o, newExchanger())
+}
+
+func newEngine(o Options, a asker) *Engine {
+	if o.MaxAddresses <= 0 {
+		o.MaxAddresses = defaultMaxAddresses
+	}
+	if o.MaxConcurrent <= 0 {
+		o.MaxConcurrent = defaultMaxConcurrent
+	}
+	if o.Notify == nil {
+		o.Notify = func(types.NamespacedName) {}
+	}
+	return &Engine{
+		options:  o,
+		lookuper: newLookuper(a, o.ResolvConf),
+		metrics:  newMetrics(o.Registerer),
+		wake:     make(chan struct{}, 1),
+		owners:   map[types.NamespacedName]*owner{},
+		records:  map[recordKey]*record{},
+		stale:    map[string]int{},
+	}
+}
+
+// Sync makes wanted all that the owner wants, under cfg. It never waits; changed settings show in
+// the next Snapshot.
+func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	o, known := e.owners[key]
+	if !known {
+		o = &owner{key: key, questions: map[Question]*question{}}
+		e.owners[key] = o
+	}
+	before, up := *o, upstreamOf(cfg)
+	moved := known && up.key != before.upstream.key
+	if !known || moved {
+		o.upstream = up
+	}
+	o.settings = settings{minTTL: cfg.MinTTL, maxTTL: cfg.MaxTTL, stale: cfg.Stale, removalDelay: cfg.RemovalDelay}
+
+	added := e.syncQuestionsLocked(o, wanted, now)
+	for _, q := range o.questions {
+		_, isNew := added[q.Question]
+		if !isNew && !moved && o.settings == before.settings {
+			continue
+		}
+		if moved && !isNew {
+			e.moveLocked(q, now)
+		}
+		e.updateLocked(q, now)
+		e.rescheduleAllLocked(q, now)
+	}
+}
+
+// syncQuestionsLocked makes the owner's questions the wanted ones and returns the new ones.
+func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) map[Question]struct{} {
+	keep, added := map[Question]struct{}{}, map[Question]struct{}{}
+	for _, w := range wanted {
+		keep[w.Question] = struct{}{}
+		q, ok := o.questions[w.Question]
+		if !ok {
+			added[w.Question] = struct{}{}
+			q = &question{Question: w.Question, owner: o, seedFrom: now}
+			q.timer.question = q
+			o.questions[w.Question] = q
+			e.acquireAllLocked(q, now)
+		}
+		if _, isNew := added[w.Question]; isNew {
+			q.addSeeds(w.Seed)
+		}
+	}
+	for _, q := range o.questions {
+		if _, ok := keep[q.Question]; !ok {
+			e.dropLocked(q, now)
+		}
+	}
+	return added
+}
+
+// Forget ends all that the owner wants.
+func (e *Engine) Forget(key types.NamespacedName) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o := e.owners[key]
+	if o == nil {
+		return
+	}
+	now := time.Now()
+	for _, q := range o.questions {
+		e.dropLocked(q, now)
+	}
+	delete(e.owners, key)
+}
+
+// Snapshot returns the owner's answers, one for each of its questions.
+func (e *Engine) Snapshot(key types.NamespacedName) map[Question]Answer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o := e.owners[key]
+	if o == nil {
+		return nil
+	}
+	answers := make(map[Question]Answer, len(o.questions))
+	for k, q := range o.questions {
+		answers[k] = q.answer
+	}
+	return answers
+}
+
+// Start resolves until the context ends, and returns when all work has stopped. It can be called once.
+func (e *Engine) Start(ctx context.Context) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	var workers sync.WaitGroup
+	defer e.lookuper.close()
+	defer workers.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-e.wake:
+		}
+		wait, spawn, changed := e.advance()
+		for range spawn {
+			workers.Go(func() { e.work(ctx) })
+		}
+		e.notify(changed)
+		timer.Reset(wait)
+	}
+}
+
+// begin lets the seeds' time start: a manager may have waited for its leadership before.
+func (e *Engine) begin() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.started {
+		return errors.New("the DNS engine was started before")
+	}
+	e.started = true
+	now := time.Now()
+	for _, o := range e.owners {
+		for _, q := range o.questions {
+			q.seedFrom = now
+			e.updateLocked(q, now)
+		}
+	}
+	return nil
+}
+
+const idleWait = time.Hour // when nothing is scheduled
+
+// advance does what is due: it hands records to workers, of whom spawn must be started, and brings answers to now.
+func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.NamespacedName) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	notify := map[types.NamespacedName]struct{}{}
+	for t := e.schedule.due(now); t != nil; t = e.schedule.due(now) {
+		switch {
+		case t.question != nil:
+			if e.updateLocked(t.question, now) {
+				notify[t.question.owner.key] = struct{}{}
+			}
+		case len(t.record.users) == 0:
+			delete(e.records, t.record.recordKey)
+		default:
+			t.record.busy = true
+			e.ready = append(e.ready, t.record)
+		}
+	}
+	spawn = min(len(e.ready), e.options.MaxConcurrent-e.workers)
+	e.workers += spawn
+	wait = idleWait
+	if len(e.schedule) > 0 {
+		wait = e.schedule[0].at.Sub(now)
+	}
+	e.sleeps = now.Add(wait)
+	return wait, spawn, keys(notify)
+}
+
+// work does lookups until none is due.
+func (e *Engine) work(ctx context.Context) {
+	for {
+		r := e.next(ctx)
+		if r == nil {
+			return
+		}
+		begin := time.Now()
+		found := e.lookuper.lookup(ctx, r.up, r.name, r.t)
+		if ctx.Err() != nil {
+			continue // what was cut off says nothing
+		}
+		e.metrics.observe(found, time.Since(begin))
+		e.notify(e.learn(r, found))
+	}
+}
+
+// next gives a worker its next record; nil ends it.
+func (e *Engine) next(ctx context.Context) *record {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.ready) > 0 && ctx.Err() == nil {
+		r := e.ready[0]
+		e.ready[0] = nil
+		e.ready = e.ready[1:]
+		if len(r.users) > 0 {
+			return r
+		}
+		r.busy = false
+		e.retireLocked(r, time.Now())
+	}
+	e.workers--
+	return nil
+}
+
+// learn takes over a lookup's result and returns the owners whose answers it changes.
+func (e *Engine) learn(r *record, found result) []types.NamespacedName {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	r.busy = false
+	before := r.kind
+	changed := r.apply(found, now, r.keep())
+	if before != r.kind {
+		e.options.Log.V(1).Info("DNS answers differ in kind", "name", r.name, "result", found.label())
+	}
+	notify := map[types.NamespacedName]struct{}{}
+	if changed {
+		for q := range r.users {
+			if e.updateLocked(q, now) {
+				notify[q.owner.key] = struct{}{}
+			}
+			e.rescheduleSiblingLocked(q, r, now)
+		}
+	}
+	e.rescheduleLocked(r, now)
+	return keys(notify)
+}
+
+func (e *Engine) notify(owners []types.NamespacedName) {
+	for _, o := range owners {
+		e.options.Notify(o)
+	}
+}
+
+func keys(m map[types.NamespacedName]struct{}) []types.NamespacedName {
+	all := make([]types.NamespacedName, 0, len(m))
+	for k := range maps.Keys(m) {
+		all = append(all, k)
+	}
+	return all
+}

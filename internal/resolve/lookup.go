@@ -1,0 +1,248 @@
+package resolve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	lookupTimeout = 5 * time.Second        // for a name and type, all servers and aliases together
+	hedgeDelay    = 500 * time.Millisecond // unanswered for this long, the next server is asked too; doubled each round
+	askRounds     = 3                      // how often a silent server is asked, against loss
+	avoidTime     = 30 * time.Second       // a server silent while another answered comes last
+)
+
+// Causes that are neither response codes nor errors of this package.
+const (
+	causeTimeout  = "timeout"
+	causeEmpty    = "empty answer"
+	causeNXDOMAIN = "NXDOMAIN"
+	causeSilent   = "no nameserver may be asked"
+)
+
+var errUnaskable = errors.New("name cannot be asked for")
+
+// kind is what a lookup ended in.
+type kind uint8
+
+const (
+	kindNone     kind = iota // not asked yet
+	kindGood                 // records
+	kindNoData               // the name exists, the type doesn't (RFC 2308)
+	kindNXDomain             // the name does not exist
+	kindFailed               // no answer of use
+)
+
+// result is the outcome of one lookup.
+type result struct {
+	kind  kind
+	data  []datum       // kindGood: sorted, each once, at least one
+	ttl   time.Duration // of all but kindFailed; smallest of the chain
+	cause string        // of all but kindGood: fixed phrase
+}
+
+// lookuper asks upstreams for names.
+type lookuper struct {
+	asker
+	conf *resolvConf
+
+	mu    sync.Mutex
+	avoid map[netip.AddrPort]time.Time // until when
+}
+
+func newLookuper(a asker, resolvConf string) *lookuper {
+	return &lookuper{asker: a, conf: newResolvConf(resolvConf), avoid: map[netip.AddrPort]time.Time{}}
+}
+
+// lookup asks for the name and follows it where it is an alias that a server doesn't follow itself.
+func (l *lookuper) lookup(ctx context.Context, up *upstream, name string, t qtype) result {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	ttl := ttlOf(1<<31 - 1)
+	for range maxAliases + 1 {
+		a, cause := l.askServers(ctx, up, name, t)
+		ttl = min(ttl, a.ttl)
+		switch {
+		case cause != "":
+			return result{kind: kindFailed, cause: cause}
+		case len(a.data) > 0:
+			return result{kind: kindGood, data: a.data, ttl: ttl}
+		case a.alias != "":
+			name = a.alias
+		case exists(a.rcode):
+			return result{kind: kindNoData, ttl: ttl, cause: causeEmpty}
+		default:
+			return result{kind: kindNXDomain, ttl: ttl, cause: causeNXDOMAIN}
+		}
+	}
+	return result{kind: kindFailed, cause: errAliasLoop.Error()}
+}
+
+func (l *lookuper) servers(up *upstream) []netip.AddrPort {
+	servers := up.servers
+	if len(servers) == 0 {
+		servers = slices.Clone(l.conf.nameservers())
+		for i, s := range servers {
+			servers[i] = withPort(s, up.transport)
+		}
+	}
+	return l.silentLast(servers)
+}
+
+// silentLast keeps the order but for servers that were silent lately: waiting for a dead first
+// server would delay every lookup.
+func (l *lookuper) silentLast(servers []netip.AddrPort) []netip.AddrPort {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.avoid) == 0 {
+		return servers
+	}
+	now := time.Now()
+	var first, last []netip.AddrPort
+	for _, s := range servers {
+		if now.Before(l.avoid[s]) {
+			last = append(last, s)
+		} else {
+			first = append(first, s)
+		}
+	}
+	return append(first, last...)
+}
+
+// note remembers which servers were silent while one answered.
+func (l *lookuper) note(answered netip.AddrPort, silent []netip.AddrPort) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.avoid) == 0 && len(silent) == 0 {
+		return
+	}
+	now := time.Now()
+	for s, until := range l.avoid {
+		if s == answered || now.After(until) {
+			delete(l.avoid, s)
+		}
+	}
+	for _, s := range silent {
+		l.avoid[s] = now.Add(avoidTime)
+	}
+}
+
+// attempt is one server's answer.
+type attempt struct {
+	server int
+	answer answer
+	cause  string // "" = decisive
+}
+
+// askServers asks the servers in their order until one answers decisively:
+//  1. the next is asked when one fails, or stays silent for the hedge delay; silent ones go on being
+//     listened to;
+//  2. after the last the first is asked again, unless it has answered;
+//  3. where none is decisive, the cause is that of the first that answered at all.
+func (l *lookuper) askServers(ctx context.Context, up *upstream, name string, t qtype) (answer, string) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	servers := l.servers(up)
+	asks := askRounds * len(servers)
+	attempts := make(chan attempt, asks)
+	causes := make([]string, len(servers)) // of those that answered
+	asked, waiting := 0, 0
+	askNext := func() {
+		for asked < asks && causes[asked%len(servers)] != "" {
+			asked++
+		}
+		if asked == asks {
+			return
+		}
+		i := asked % len(servers)
+		asked++
+		waiting++
+		wg.Go(func() { attempts <- l.attempt(ctx, up, servers[i], i, name, t) })
+	}
+	askNext()
+	hedge := time.NewTimer(hedgeDelay)
+	defer hedge.Stop()
+	for waiting > 0 {
+		select {
+		case at := <-attempts:
+			waiting--
+			if at.cause == "" {
+				l.note(servers[at.server], silentOf(servers[:min(asked, len(servers))], causes, at.server))
+				return at.answer, ""
+			}
+			if at.cause != causeTimeout {
+				causes[at.server] = at.cause
+			}
+			if ctx.Err() == nil {
+				askNext()
+			}
+		case <-hedge.C:
+			askNext()
+			hedge.Reset(hedgeDelay << min(asked/len(servers), askRounds))
+		}
+	}
+	return answer{}, firstCause(causes)
+}
+
+// silentOf returns the servers that were asked and gave no sign, while the answering one did.
+func silentOf(servers []netip.AddrPort, causes []string, answering int) []netip.AddrPort {
+	var silent []netip.AddrPort
+	for i, s := range servers {
+		if i != answering && causes[i] == "" {
+			silent = append(silent, s)
+		}
+	}
+	return silent
+}
+
+func firstCause(causes []string) string {
+	for _, c := range causes {
+		if c != "" {
+			return c
+		}
+	}
+	return causeTimeout
+}
+
+func (l *lookuper) attempt(ctx context.Context, up *upstream, server netip.AddrPort, i int, name string, t qtype) attempt {
+	a, err := l.ask(ctx, up, server, name, t)
+	switch {
+	case err != nil:
+		return attempt{server: i, cause: phrase(err)}
+	case !decisive(a.rcode):
+		return attempt{server: i, cause: rcodeName(a.rcode)}
+	}
+	return attempt{server: i, answer: a}
+}
+
+// phrase is the fixed phrase for an error: no addresses, nothing that differs from time to time.
+func phrase(err error) string {
+	for _, own := range []error{errMalformed, errAliasLoop, errTruncated, errUnaskable} {
+		if errors.Is(err, own) {
+			return own.Error()
+		}
+	}
+	var timeout interface{ Timeout() bool }
+	var unverified *tls.CertificateVerificationError
+	var handshake handshakeError
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return causeTimeout
+	case errors.As(err, &unverified):
+		return "TLS verification failed"
+	case errors.As(err, &handshake):
+		return "TLS handshake failed"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused"
+	}
+	return "network error"
+}

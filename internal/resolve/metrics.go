@@ -1,0 +1,51 @@
+package resolve
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the engine's series; none names an object.
+type metrics struct {
+	lookups  *prometheus.CounterVec
+	duration prometheus.Histogram
+	stale    prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "externalbackend_dns_lookups_total",
+			Help: "DNS lookups of one name and type, by response code, or by cause where no server answered.",
+		}, []string{"rcode"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "externalbackend_dns_lookup_duration_seconds",
+			Help:    "Time of a DNS lookup, all servers and aliases together.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		}),
+		stale: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "externalbackend_dns_stale_names",
+			Help: "Names that serve their last good answer because they can't be resolved now.",
+		}),
+	}
+	if r != nil {
+		r.MustRegister(m.lookups, m.duration, m.stale)
+	}
+	return m
+}
+
+func (m *metrics) observe(r result, took time.Duration) {
+	m.lookups.WithLabelValues(r.label()).Inc()
+	m.duration.Observe(took.Seconds())
+}
+
+// label is a word of a bounded set.
+func (r result) label() string {
+	switch r.kind {
+	case kindGood, kindNoData:
+		return "NOERROR"
+	default:
+		return r.cause
+	}
+}

@@ -1,0 +1,416 @@
+//go:build !portable
+
+package probe
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	readSize = 16 << 10 // of the one buffer that all connections share
+
+	// maxUses is how many probes go over one connection at most.
+	maxUses = 10
+
+	// maxCloses is how many kept connections in a row a peer may close before none is kept any more.
+	maxCloses = 2
+)
+
+// fileLimit returns how many files this process may have open.
+func fileLimit() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // the least that is usual
+	}
+	return int(min(limit.Cur, 1<<30))
+}
+
+// poller is the network over one epoll instance, edge-triggered. Connections are non-blocking sockets; none costs a
+// goroutine but during its TLS handshake, which computes for long and must not hold up the others. All are closed with a
+// reset (SO_LINGER 0), which leaves no TIME_WAIT on either side.
+type poller struct {
+	epoll  int
+	bell   *os.File // an eventfd that ends wait
+	rung   atomic.Bool
+	conns  []*conn // by file descriptor
+	serial int32   // tells a connection from an earlier one with its file descriptor
+	kept   int     // how many connections wait for their next probe
+	room   int     // how many may
+
+	in, out []byte // scratch
+	polled  [512]unix.EpollEvent
+	events  events
+
+	handshakes sync.WaitGroup
+	mu         sync.Mutex
+	shaken     []*conn // handshakes that have ended
+}
+
+// conn is a connection to one target.
+type conn struct {
+	socket   socket
+	serial   int32
+	phase    connPhase
+	closing  bool     // the peer has closed it, or it is broken
+	target   *target  // whose it is
+	attempt  *attempt // nil between probes, and where the probe was given up during the handshake
+	handler  *handler
+	dial     netip.AddrPort
+	host     string
+	tls      *tls.Conn // nil: plaintext
+	shaken   error     // how its handshake ended
+	exchange exchange  // nil before the first probe speaks
+	uses     int       // how many probes have gone over it
+}
+
+type connPhase uint8
+
+const (
+	connecting connPhase = iota
+	handshaking
+	talking
+	idle
+)
+
+func newNetwork(maxConcurrent int) (network, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err == nil {
+		err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(bell)})
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), unix.Close(epoll))
+	}
+	limit := fileLimit()
+	return &poller{
+		epoll: epoll,
+		bell:  os.NewFile(uintptr(bell), "eventfd"),
+		conns: make([]*conn, 64),
+		room:  max(limit-maxConcurrent-limit/16, 0),
+		in:    make([]byte, readSize),
+	}, nil
+}
+
+func (p *poller) wake() {
+	if !p.rung.Swap(true) {
+		_, _ = p.bell.Write([]byte{0, 0, 0, 0, 0, 0, 0, 1}) // any number rings it; after close nobody listens
+	}
+}
+
+func (p *poller) close() {
+	p.handshakes.Wait() // all have been cancelled
+	p.takeShaken()
+	_ = p.bell.Close()
+	_ = unix.Close(p.epoll)
+}
+
+func (p *poller) wait(d time.Duration) events {
+	milliseconds := -1
+	if len(p.events.ended) > 0 {
+		d = 0
+	}
+	if d >= 0 {
+		milliseconds = int(min((d+time.Millisecond-1)/time.Millisecond, time.Hour/time.Millisecond))
+	}
+	for range 16 { // more can only be a flood
+		n, err := unix.EpollWait(p.epoll, p.polled[:], milliseconds)
+		if err != nil {
+			break // interrupted
+		}
+		for _, event := range p.polled[:n] {
+			p.handle(event)
+		}
+		if n < len(p.polled) {
+			break
+		}
+		milliseconds = 0
+	}
+	p.takeShaken()
+	happened := p.events
+	p.events = events{}
+	return happened
+}
+
+func (p *poller) handle(event unix.EpollEvent) {
+	if event.Fd == int32(p.bell.Fd()) {
+		var count [8]byte
+		_, _ = unix.Read(int(event.Fd), count[:])
+		p.rung.Store(false)
+		return
+	}
+	c := p.conns[event.Fd]
+	if c == nil || c.serial != event.Pad {
+		return // closed while its event waited
+	}
+	c.closing = c.closing || event.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+	readable := event.Events&unix.EPOLLIN != 0 || c.closing
+	switch c.phase {
+	case connecting:
+		p.connected(c)
+		if readable && c.phase == talking {
+			p.hear(c)
+		}
+	case handshaking:
+		c.socket.gate.open()
+	default:
+		if event.Events&unix.EPOLLOUT != 0 {
+			c.socket.flush()
+		}
+		if readable {
+			p.hear(c)
+		}
+	}
+}
+
+func (p *poller) start(a *attempt) {
+	c := a.target.kept
+	if c == nil {
+		p.dial(a)
+		return
+	}
+	if c.handler != a.handler || c.dial != a.endpoint.Dial || c.host != a.endpoint.Host {
+		p.shut(c)
+		p.dial(a)
+		return
+	}
+	p.unkeep(c)
+	c.attempt, a.conn = a, c
+	p.say(c)
+}
+
+func (p *poller) expire(a *attempt) outcome {
+	o := failed(ReasonTimeout)
+	switch c := a.conn; {
+	case c.phase == handshaking && !c.socket.gate.waiting.Load():
+		o = outcome{} // the peer has answered; it is this process that is slow
+	case c.phase == talking:
+		o = c.exchange.cut(os.ErrDeadlineExceeded).outcome
+	}
+	p.cancel(a)
+	return o
+}
+
+func (p *poller) cancel(a *attempt) {
+	c := a.conn
+	a.conn, c.attempt = nil, nil
+	if c.phase == handshaking {
+		c.socket.gate.abort() // it is closed when its goroutine has ended
+		return
+	}
+	p.shut(c)
+}
+
+func (p *poller) drop(t *target) {
+	if t.kept != nil {
+		p.shut(t.kept)
+	}
+}
+
+// dial opens a new connection for a.
+func (p *poller) dial(a *attempt) {
+	fd, err := connect(a.endpoint.Dial)
+	if err == nil {
+		p.serial++
+		err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{
+			Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd), Pad: p.serial,
+		})
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}
+	if err != nil {
+		p.ended(a, socketOutcome(err))
+		return
+	}
+	c := &conn{
+		socket: socket{fd: fd}, serial: p.serial,
+		target: a.target, attempt: a, handler: a.handler, dial: a.endpoint.Dial, host: a.endpoint.Host,
+	}
+	a.conn = c
+	if missing := fd + 1 - len(p.conns); missing > 0 {
+		p.conns = append(p.conns, make([]*conn, missing)...)
+	}
+	p.conns[fd] = c
+}
+
+func (p *poller) ended(a *attempt, o outcome) {
+	a.conn, a.outcome = nil, o
+	p.events.ended = append(p.events.ended, a)
+}
+
+// connected goes on with a connection whose handshake of TCP has ended, well or not.
+func (p *poller) connected(c *conn) {
+	if c.closing {
+		errno, err := unix.GetsockoptInt(c.socket.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && errno != 0 {
+			err = unix.Errno(errno)
+		}
+		if err != nil {
+			p.finish(c, done(socketOutcome(err)))
+			return
+		}
+	}
+	if c.handler.tls == nil && c.handler.kind != kindGRPC {
+		p.speak(c)
+		return
+	}
+	// What follows is written in several pieces; none may wait for the acknowledgement of the one before.
+	_ = unix.SetsockoptInt(c.socket.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if c.handler.tls == nil {
+		p.speak(c)
+		return
+	}
+	c.phase, c.socket.gate = handshaking, newGate()
+	c.tls = tls.Client(&c.socket, c.handler.tlsFor(c.attempt.endpoint))
+	p.handshakes.Go(func() {
+		c.shaken = c.tls.Handshake()
+		p.mu.Lock()
+		p.shaken = append(p.shaken, c)
+		p.mu.Unlock()
+		p.wake()
+	})
+}
+
+// takeShaken goes on with the connections whose TLS handshake has ended.
+func (p *poller) takeShaken() {
+	p.mu.Lock()
+	shaken := p.shaken
+	p.shaken = nil
+	p.mu.Unlock()
+	for _, c := range shaken {
+		c.socket.gate = nil
+		switch {
+		case c.attempt == nil:
+			p.shut(c)
+		case c.shaken != nil:
+			p.finish(c, done(handshakeOutcome(c.shaken)))
+		default:
+			p.speak(c)
+			if c.phase == talking {
+				p.hear(c) // what has come meanwhile is not announced again
+			}
+		}
+	}
+}
+
+// speak begins the first probe over a connection that is open.
+func (p *poller) speak(c *conn) {
+	c.phase = talking
+	c.exchange = c.handler.exchange(c.attempt.endpoint)
+	if c.exchange == nil {
+		p.finish(c, done(outcome{result: success}))
+		return
+	}
+	p.say(c)
+}
+
+// say begins a probe.
+func (p *poller) say(c *conn) {
+	c.phase = talking
+	c.uses++
+	var enough bool
+	p.out, enough = c.exchange.begin(p.out[:0])
+	if _, err := c.stream().Write(p.out); err != nil {
+		p.finish(c, c.exchange.cut(err))
+	} else if enough {
+		p.finish(c, done(outcome{result: success}))
+	}
+}
+
+// hear reads what has come, until there is no more.
+func (p *poller) hear(c *conn) {
+	stream := c.stream()
+	for {
+		n, err := stream.Read(p.in)
+		if n > 0 {
+			a := c.exchange.feed(p.in[:n])
+			if len(a.reply) > 0 {
+				_, err = stream.Write(a.reply)
+			}
+			if a.done {
+				p.finish(c, a)
+				return
+			}
+			if c.tls == nil && n < len(p.in) && !c.closing {
+				return // there is no more
+			}
+		}
+		if errors.Is(err, errWouldBlock) {
+			return
+		}
+		if err != nil {
+			p.finish(c, c.exchange.cut(err))
+			return
+		}
+	}
+}
+
+// finish ends the probe over c with a. Between probes, it ends the connection.
+func (p *poller) finish(c *conn, a answer) {
+	t := c.target
+	if c.phase == idle {
+		t.closes++
+		p.shut(c)
+		p.events.hints = append(p.events.hints, t)
+		return
+	}
+	attempt := c.attempt
+	c.attempt = nil
+	if a.ignored && c.uses > 1 { // the peer closed it before it took the probe, and says nothing about itself thereby
+		p.shut(c)
+		p.dial(attempt)
+		return
+	}
+	p.ended(attempt, a.outcome)
+	if a.keep && c.uses > 1 {
+		t.closes = 0
+	}
+	if a.keep && a.outcome.result == success && attempt.keep && !c.closing &&
+		c.uses < maxUses && t.closes < maxCloses && t.kept == nil && p.kept < p.room {
+		c.phase, t.kept = idle, c
+		p.kept++
+		return
+	}
+	p.shut(c)
+}
+
+func (p *poller) unkeep(c *conn) {
+	c.target.kept = nil
+	p.kept--
+}
+
+// shut closes c.
+func (p *poller) shut(c *conn) {
+	if c.phase == idle {
+		p.unkeep(c)
+	}
+	if c.tls != nil && c.phase >= talking && !c.closing {
+		_ = c.tls.CloseWrite() // a courtesy
+	}
+	p.conns[c.socket.fd] = nil
+	c.socket.reset(c.phase != connecting)
+}
+
+type stream interface {
+	Read([]byte) (int, error)
+	Write([]byte) (int, error)
+}
+
+func (c *conn) stream() stream {
+	if c.tls != nil {
+		return c.tls
+	}
+	return &c.socket
+}

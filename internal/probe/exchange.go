@@ -1,0 +1,72 @@
+package probe
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+)
+
+const (
+	maxBody = 4 << 10 // bytes of a body, or of an answer without a protocol, that are read at most
+	maxHead = 8 << 10 // bytes of headers that are read at most
+)
+
+// exchange is what is said over one connection, without any I/O. One exchange serves all the probes that go over its
+// connection, one after the other.
+type exchange interface {
+	// begin appends to dst what opens the next probe. enough: the probe succeeds once that is sent.
+	begin(dst []byte) (out []byte, enough bool)
+	// feed takes what the peer has sent, during a probe or between two. in is only lent.
+	feed(in []byte) answer
+	// cut tells that nothing more comes: err is io.EOF, os.ErrDeadlineExceeded or what the socket said. The answer is
+	// always done.
+	cut(err error) answer
+}
+
+// answer is how far an exchange has come.
+type answer struct {
+	outcome        // valid when done
+	done    bool   // the probe has ended; between two probes: the connection is of no more use
+	keep    bool   // done, and the connection may serve another probe
+	ignored bool   // done, and the peer had closed the connection before it took this probe
+	reply   []byte // is to be sent now
+}
+
+func done(o outcome) answer { return answer{outcome: o, done: true} }
+
+// cutOutcome is the outcome of a probe whose connection broke off with err.
+func cutOutcome(err error) outcome {
+	var alert tls.AlertError
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return failed(ReasonUnexpectedResponse)
+	case errors.As(err, &alert), strings.Contains(err.Error(), "tls: "): // TLS 1.3 refuses a client's certificate only now
+		return failed(ReasonTLSHandshakeFailed)
+	default:
+		return socketOutcome(err)
+	}
+}
+
+// socketOutcome is the outcome of a probe that ended with an error of the socket. What says nothing about the peer, such
+// as a lack of file descriptors, memory or source ports, is unknown.
+func socketOutcome(err error) outcome {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return failed(ReasonConnectionRefused)
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EPIPE):
+		return failed(ReasonConnectionReset)
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN),
+		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO): // the last two are ICMP's
+		return failed(ReasonUnreachable)
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.As(err, &timeout) && timeout.Timeout():
+		return failed(ReasonTimeout)
+	default:
+		return outcome{}
+	}
+}

@@ -1,0 +1,400 @@
+package probe
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// tick is how often the loop looks for what is due. What is due within one tick begins together, which spares most
+	// of the waking up: nothing begins more than a tick late for it.
+	tick = 5 * time.Millisecond
+
+	// patience is how long a probe may stay unanswered before it counts as silent, for an endpoint of which no better
+	// is known.
+	patience = 100 * time.Millisecond
+
+	// maxKeptPeriod is the longest period over which a connection is kept from one probe to the next. Over longer ones
+	// firewalls forget connections without a word, and little is saved.
+	maxKeptPeriod = time.Minute
+
+	// stall is how late a timeout may be noticed. One that is noticed later says that this process didn't run.
+	stall = 500 * time.Millisecond
+)
+
+// network carries probes. All methods but wake are called by the loop's goroutine alone.
+type network interface {
+	// start begins a probe. Its end comes from wait, once, unless it is expired or cancelled before.
+	start(a *attempt)
+	// expire ends a probe whose time is over, and judges it.
+	expire(a *attempt) outcome
+	// cancel ends a probe.
+	cancel(a *attempt)
+	// drop closes the connection that is kept for t, if there is one.
+	drop(t *target)
+	// wait returns when something has happened, wake was called, or d is over; never before something has happened where
+	// d is negative. The result is valid until the next call.
+	wait(d time.Duration) events
+	// wake makes wait return, now or when it is called next. It never blocks.
+	wake()
+	// close frees everything, and returns once all goroutines have ended. Everything was cancelled and dropped before.
+	close()
+}
+
+// attempt is one probe in flight.
+type attempt struct {
+	target   *target
+	handler  *handler
+	endpoint Endpoint // as it was when the probe began
+	keep     bool     // its connection may be kept
+	outcome  outcome  // once it has ended
+
+	started   instant
+	deadline  instant
+	silent    bool     // counts as silent
+	preempted bool     // it made room and is to be begun anew
+	heap      int32    // place in loop.flights
+	next      *attempt // of the same target
+
+	conn *conn // the network's own
+}
+
+func (a *attempt) place() *int32 { return &a.heap }
+
+// events are what wait returns.
+type events struct {
+	ended []*attempt // with their outcomes
+	hints []*target  // the peer has closed the connection that was kept
+}
+
+// loop drives an engine. Only the goroutine that runs it touches it.
+type loop struct {
+	*Engine
+	net     network
+	flights queue[*attempt] // what is in flight, by the time that it is looked at if nothing happens
+	quiet   int             // of those, how many count as silent
+	lines   [2]line         // targets whose probe is due and finds no room: those that answer, those that are silent
+	ended   []*attempt      // not settled yet
+	begun   []*attempt      // not handed to the network yet
+	notify  map[types.NamespacedName]struct{}
+	looked  instant // when the schedule was last looked at
+}
+
+func newLoop(e *Engine, net network) *loop {
+	return &loop{Engine: e, net: net, notify: map[types.NamespacedName]struct{}{}}
+}
+
+// turn does one round: it
+//
+//  1. waits for something to happen,
+//  2. cancels what Sync has made stale,
+//  3. ends the probes whose time is over,
+//  4. settles the probes that have ended and begins those that are due, as far as there is room,
+//  5. tells whose state has changed.
+//
+// What has happened on the network is always taken before time counts against it.
+func (l *loop) turn() {
+	happened := l.net.wait(l.untilNext())
+	l.ended = append(l.ended, happened.ended...)
+	for _, a := range happened.ended {
+		l.landed(a)
+	}
+	l.cancelStale()
+	now := l.now()
+	look := now/tick > l.looked/tick
+	if look {
+		l.looked = now
+		l.expire(now)
+	}
+
+	l.mu.Lock()
+	for _, a := range l.ended {
+		l.settleLocked(a, now)
+	}
+	for _, t := range happened.hints {
+		l.hintLocked(t, now)
+	}
+	if look {
+		l.lineUpLocked(now)
+	}
+	l.admitLocked(now)
+	l.mu.Unlock()
+
+	clear(l.ended)
+	l.ended = l.ended[:0]
+	l.launch()
+	l.tell()
+	l.metrics.inFlight.Set(float64(len(l.flights.items)))
+}
+
+// untilNext returns how long the network may wait.
+func (l *loop) untilNext() time.Duration {
+	if len(l.ended) > 0 {
+		return 0
+	}
+	l.mu.Lock()
+	next := l.due.next()
+	l.mu.Unlock()
+	next = min(next, l.flights.next())
+	if next == never {
+		return -1
+	}
+	next = max((next+tick-1)/tick, l.looked/tick+1) * tick // the tick that finds it due
+	return max(next-l.now(), 0)
+}
+
+// cancelStale ends the probes and the kept connections that Sync has made meaningless.
+func (l *loop) cancelStale() {
+	l.mu.Lock()
+	stale := l.stale
+	l.stale = nil
+	l.mu.Unlock()
+	for _, t := range stale {
+		for a := t.flights; a != nil; a = t.flights {
+			l.net.cancel(a)
+			l.end(a, outcome{})
+		}
+		l.net.drop(t)
+		t.silent, t.closes, t.usual = false, 0, 0
+	}
+}
+
+// expire looks at the probes that have been unanswered for long: it ends those whose time is over, and counts the others
+// as silent. Where the silent ones have their half of the room already, the probe makes room at once and waits in line.
+func (l *loop) expire(now instant) {
+	for {
+		a, due, ok := l.flights.pop(now)
+		if !ok {
+			return
+		}
+		switch {
+		case due >= a.deadline:
+			o := l.net.expire(a)
+			if now-due > stall {
+				o = outcome{}
+			}
+			l.end(a, o)
+		case l.hasRoom(true):
+			a.target.silent, a.silent = true, true
+			l.quiet++
+			l.flights.set(a, a.deadline)
+		default:
+			a.target.silent, a.preempted = true, true
+			l.net.cancel(a)
+			l.end(a, outcome{})
+		}
+	}
+}
+
+// end notes that a has ended with o.
+func (l *loop) end(a *attempt, o outcome) {
+	a.outcome = o
+	l.landed(a)
+	l.ended = append(l.ended, a)
+}
+
+// landed takes a out of what is in flight.
+func (l *loop) landed(a *attempt) {
+	l.flights.remove(a)
+	if a.silent {
+		l.quiet--
+	}
+	for at := &a.target.flights; *at != nil; at = &(*at).next {
+		if *at == a {
+			*at = a.next
+			break
+		}
+	}
+}
+
+// settleLocked takes the outcome of a over.
+func (l *loop) settleLocked(a *attempt, now instant) {
+	t := a.target
+	o := a.outcome
+	if a.handler != t.owner.handler || a.endpoint.Dial != t.Dial || a.endpoint.Host != t.Host {
+		o = outcome{} // it answers what is no longer asked
+	}
+	l.metrics.ended(a.handler.kind, o.result, now-a.started)
+	if t.gone {
+		return
+	}
+	if o.result != unknown {
+		t.silent = now >= a.deadline
+	}
+	if o.result == success {
+		t.usual = now - a.started
+	}
+	l.stepLocked(t, t.machine.end(t.owner.rules, o, now))
+	if a.preempted {
+		l.queueLocked(t, now)
+	}
+	l.scheduleLocked(t, now)
+}
+
+// stepLocked replaces t's machine, and notes whether that changes what is told.
+func (l *loop) stepLocked(t *target, next machine) {
+	if next.state() != t.machine.state() {
+		l.notify[t.owner.key] = struct{}{}
+	}
+	t.machine = next
+}
+
+// hintLocked has t probed at once, if no probe of it runs anyway.
+func (l *loop) hintLocked(t *target, now instant) {
+	if !t.gone && !t.waiting && !t.owner.suspended && t.machine.inFlight == 0 {
+		t.due = now
+		l.due.set(t, now)
+	}
+}
+
+// lineUpLocked puts the targets whose probe is due into line.
+func (l *loop) lineUpLocked(now instant) {
+	for {
+		t, _, ok := l.Engine.due.pop(now)
+		if !ok {
+			return
+		}
+		l.stepLocked(t, t.machine.settle(now))
+		if t.due <= now {
+			l.queueLocked(t, t.due)
+		}
+		l.scheduleLocked(t, now)
+	}
+}
+
+// queueLocked puts t into its line, to be probed as from due.
+func (l *loop) queueLocked(t *target, due instant) {
+	if t.waiting {
+		return
+	}
+	t.waiting, t.due = true, due
+	l.lines[side(t.silent)].push(t)
+}
+
+func side(silent bool) int {
+	if silent {
+		return 1
+	}
+	return 0
+}
+
+// hasRoom reports whether one more probe may begin. Those of silent targets get half of the room at most, so that they
+// delay nobody who answers.
+func (l *loop) hasRoom(silent bool) bool {
+	if silent && l.quiet >= max(l.options.MaxConcurrent/2, 1) {
+		return false
+	}
+	return len(l.flights.items) < l.options.MaxConcurrent
+}
+
+// admitLocked begins the probes of those who wait, the longest waiting first, as far as there is room.
+func (l *loop) admitLocked(now instant) {
+	for {
+		answering, silent := l.lines[0].first(), l.lines[1].first()
+		switch {
+		case answering != nil && l.hasRoom(false) && (silent == nil || answering.due <= silent.due || !l.hasRoom(true)):
+			l.lines[0].pop()
+			l.beginLocked(answering, now)
+		case silent != nil && l.hasRoom(true):
+			l.lines[1].pop()
+			l.beginLocked(silent, now)
+		default:
+			return
+		}
+	}
+}
+
+// beginLocked begins a probe of t, unless it has lost its meaning while t waited.
+func (l *loop) beginLocked(t *target, now instant) {
+	t.waiting = false
+	if t.gone {
+		return
+	}
+	o := t.owner
+	lost := t.machine.inFlight > 0 && t.machine.next(o.rules, t.phase(), now) > now
+	if !o.suspended && !lost {
+		l.metrics.begun(o.handler.kind, now-t.due, o.rules.period)
+		t.machine = t.machine.start(now)
+		a := &attempt{
+			target: t, handler: o.handler, endpoint: t.Endpoint, keep: o.rules.period <= maxKeptPeriod,
+			started: now, deadline: now + o.rules.timeout, silent: t.silent, heap: -1, next: t.flights,
+		}
+		t.flights = a
+		look := a.deadline
+		if t.silent {
+			l.quiet++
+		} else {
+			look = min(look, now+max(patience, 4*t.usual))
+		}
+		l.flights.set(a, look)
+		l.begun = append(l.begun, a)
+	}
+	l.scheduleLocked(t, now)
+}
+
+// launch hands the probes that begin to the network, but those that are not permitted.
+func (l *loop) launch() {
+	for _, a := range l.begun {
+		if permit := l.options.Permit; permit != nil {
+			if err := permit(a.target.owner.key, a.endpoint.Dial); err != nil {
+				l.net.drop(a.target)
+				l.end(a, outcome{})
+				continue
+			}
+		}
+		l.net.start(a)
+	}
+	clear(l.begun)
+	l.begun = l.begun[:0]
+}
+
+// tell notifies of the owners whose endpoints have changed.
+func (l *loop) tell() {
+	if l.options.Notify != nil {
+		for key := range l.notify {
+			l.options.Notify(key)
+		}
+	}
+	clear(l.notify)
+}
+
+// shutdown ends all probes and closes all kept connections.
+func (l *loop) shutdown() {
+	l.mu.Lock()
+	l.Engine.net = nil
+	var targets []*target
+	for _, o := range l.owners {
+		targets = append(targets, o.targets...)
+	}
+	l.stale = append(l.stale, targets...)
+	l.mu.Unlock()
+	l.cancelStale()
+	l.metrics.inFlight.Set(0)
+}
+
+// line is a first-in, first-out line of targets.
+type line struct {
+	targets []*target
+	head    int
+}
+
+func (q *line) push(t *target) { q.targets = append(q.targets, t) }
+
+// first returns who waits longest, nil where nobody waits.
+func (q *line) first() *target {
+	if q.head == len(q.targets) {
+		return nil
+	}
+	return q.targets[q.head]
+}
+
+func (q *line) pop() {
+	q.targets[q.head] = nil
+	q.head++
+	if 2*q.head >= len(q.targets) {
+		q.targets = slices.Delete(q.targets, 0, q.head)
+		q.head = 0
+	}
+}

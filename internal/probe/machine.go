@@ -1,0 +1,201 @@
+package probe
+
+import (
+	"math"
+	"time"
+)
+
+// instant is a point in time: what has passed since an hour before the engine was made. The zero instant is therefore
+// long ago, for every delay that the engine knows but a period.
+type instant = time.Duration
+
+const (
+	epochOffset = time.Hour
+
+	// never is later than every instant.
+	never instant = math.MaxInt64
+
+	// dampWindow is the time within which the third recovery is held back, and for which a return holds it back.
+	dampWindow = time.Minute
+)
+
+// rules are the numbers of a check.
+type rules struct {
+	period, confirm, timeout time.Duration
+	rise, fall               int // consecutive successes and failures that make a verdict
+}
+
+// result says how a probe ended.
+type result uint8
+
+const (
+	unknown result = iota // it could not be run, or not to its end
+	success
+	failure
+)
+
+// outcome is a result with, for a failure, one of the Reason constants.
+type outcome struct {
+	result result
+	reason string
+}
+
+func failed(reason string) outcome { return outcome{result: failure, reason: reason} }
+
+// machine is the threshold machine of one endpoint. Its methods are pure: they take the rules and the time, and the next
+// machine is what they return. The zero machine has no verdict.
+//
+// Counts make the bare verdict. The verdict that is told follows it at once but in one case: of an endpoint that keeps
+// recovering the return is held back.
+type machine struct {
+	verdict Verdict // what is told
+	bare    Verdict // what the counts alone say
+	reason  string  // of an Unhealthy verdict
+
+	failures, successes int32 // consecutive ones against the bare verdict
+	inFlight            int32
+	last                instant // start of the newest probe
+
+	otherReason string // of the newest failures, where it is not the one that is told
+	others      int32  // how many consecutive failures agree on otherReason
+
+	recoveries [2]instant // the last two bare ones, the older first
+	returned   instant    // when a recovery was last told
+	flapping   bool       // a return was held back, and the last recovery is less than dampWindow ago
+	probed     bool
+}
+
+// newMachine returns the machine of an endpoint that comes new at now. Without a verdict its first probe begins within
+// one interval, and within one period where that is shorter; with one it begins at its regular slot.
+func newMachine(seed Verdict, r rules, phase uint64, now instant) machine {
+	m := machine{verdict: seed, bare: seed}
+	if seed == Unknown {
+		m.last = now + fraction(min(r.confirm, r.period), phase) - r.confirm
+	}
+	return m
+}
+
+// state is what is told.
+func (m machine) state() State {
+	return State{Verdict: m.verdict, Reason: m.reason, Flapping: m.flapping && m.verdict == Unhealthy, Probed: m.probed}
+}
+
+// start counts a probe that begins.
+func (m machine) start(now instant) machine {
+	m.inFlight++
+	m.last = now
+	return m
+}
+
+// end counts a probe that has ended.
+func (m machine) end(r rules, o outcome, now instant) machine {
+	m.inFlight--
+	switch o.result {
+	case success:
+		m.probed = true
+		m.failures, m.others = 0, 0
+		if m.bare != Healthy {
+			if m.successes++; int(m.successes) >= r.rise {
+				m = m.recover(now)
+			}
+		}
+	case failure:
+		m.probed = true
+		m.successes = 0
+		m = m.blame(r, o.reason)
+		if m.bare != Unhealthy {
+			if m.failures++; int(m.failures) >= r.fall {
+				m.bare, m.verdict, m.reason = Unhealthy, Unhealthy, o.reason
+				m.failures, m.others = 0, 0
+			}
+		}
+	}
+	return m.settle(now)
+}
+
+// recover turns the bare verdict to Healthy. From the third recovery within dampWindow on, the verdict that is told does
+// not follow before dampWindow has passed since it last did; settle sees to that.
+func (m machine) recover(now instant) machine {
+	m.successes = 0
+	if m.bare == Unknown {
+		m.bare, m.verdict = Healthy, Healthy
+		return m
+	}
+	m.bare = Healthy
+	m.flapping = now-m.recoveries[0] <= dampWindow
+	m.recoveries = [2]instant{m.recoveries[1], now}
+	return m
+}
+
+// held reports whether a return has not been told yet.
+func (m machine) held() bool { return m.bare == Healthy && m.verdict == Unhealthy }
+
+// settle tells a return that nothing holds back or whose delay is over, and ends the flapping of an endpoint that has not
+// recovered for dampWindow.
+func (m machine) settle(now instant) machine {
+	if m.held() && (!m.flapping || now >= m.returned+dampWindow) {
+		m.verdict, m.reason, m.returned = Healthy, "", now
+	}
+	if !m.held() && now-m.recoveries[1] >= dampWindow {
+		m.flapping = false
+	}
+	return m
+}
+
+// blame replaces the reason of an Unhealthy verdict once as many consecutive failures as make a verdict agree on another,
+// so that a peer which fails now this way and now that doesn't change what is told with every probe.
+func (m machine) blame(r rules, reason string) machine {
+	if m.bare != Unhealthy || reason == m.reason {
+		m.others = 0
+		return m
+	}
+	if reason != m.otherReason {
+		m.otherReason, m.others = reason, 0
+	}
+	if m.others++; int(m.others) >= r.fall {
+		m.reason, m.others = reason, 0
+	}
+	return m
+}
+
+// forgetCounts makes the machine ready for a check that asks something else: what was counted says nothing about it, the
+// verdict stays.
+func (m machine) forgetCounts() machine {
+	m.failures, m.successes, m.others = 0, 0, 0
+	return m
+}
+
+// next says when the next probe begins, never where first one in flight has to end. phase is the endpoint's.
+//
+// While the verdict is in doubt probes follow one another at the confirm interval and don't wait for one another, but no
+// more are in flight than could still be needed. Else one probe at a time begins in each period.
+func (m machine) next(r rules, phase uint64, now instant) instant {
+	var doubt, room bool
+	switch m.bare {
+	case Healthy: // a probe that stays unanswered is a doubt too
+		doubt = m.failures > 0 || m.inFlight > 0
+		room = int(m.failures+m.inFlight) < r.fall
+	case Unhealthy:
+		doubt = m.successes > 0
+		room = int(m.successes+m.inFlight) < r.rise
+	default:
+		doubt = true
+		room = int(max(m.failures, m.successes)+m.inFlight) < max(r.rise, r.fall)
+	}
+	switch {
+	case doubt && room:
+		return m.last + r.confirm
+	case doubt || m.inFlight > 0:
+		return never
+	default:
+		return slot(max(m.last, now), r.period, phase)
+	}
+}
+
+// wake says when settle has something to do, never where it has nothing.
+func (m machine) wake() instant {
+	if m.held() {
+		return m.returned + dampWindow
+	}
+	return never
+}

@@ -1,0 +1,129 @@
+//go:build !linux || portable
+
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// dialer is the network for systems without epoll: a goroutine and a connection of its own for each probe. It keeps no
+// connections.
+type dialer struct {
+	bell  chan struct{}
+	group sync.WaitGroup
+
+	mu     sync.Mutex
+	events events
+}
+
+// conn is what cancels a probe.
+type conn struct{ cancel context.CancelFunc }
+
+// fileLimit returns how many files this process may have open, as far as the engine is concerned.
+func fileLimit() int { return 8192 }
+
+func newNetwork(int) (network, error) { return &dialer{bell: make(chan struct{}, 1)}, nil }
+
+func (d *dialer) wake() {
+	select {
+	case d.bell <- struct{}{}:
+	default:
+	}
+}
+
+func (d *dialer) start(a *attempt) {
+	ctx, cancel := context.WithCancel(context.Background())
+	a.conn = &conn{cancel}
+	d.group.Go(func() {
+		defer cancel()
+		o := converse(ctx, a.handler, a.endpoint)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if ctx.Err() == nil {
+			a.outcome = o
+			d.events.ended = append(d.events.ended, a)
+			d.wake()
+		}
+	})
+}
+
+func (d *dialer) expire(a *attempt) outcome {
+	d.cancel(a)
+	return failed(ReasonTimeout)
+}
+
+func (d *dialer) cancel(a *attempt) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a.conn.cancel()
+	d.events.ended = slices.DeleteFunc(d.events.ended, func(ended *attempt) bool { return ended == a })
+}
+
+func (d *dialer) drop(*target) {}
+
+func (d *dialer) wait(timeout time.Duration) events {
+	var over <-chan time.Time
+	if timeout >= 0 {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-d.bell:
+	case <-over:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	happened := d.events
+	d.events = events{}
+	return happened
+}
+
+func (d *dialer) close() { d.group.Wait() }
+
+// converse runs one probe over a connection of its own.
+func converse(ctx context.Context, h *handler, e Endpoint) outcome {
+	connection, err := new(net.Dialer).DialContext(ctx, "tcp", e.Dial.String())
+	if err != nil {
+		return socketOutcome(err)
+	}
+	defer connection.Close()
+	_ = connection.(*net.TCPConn).SetLinger(0) // no TIME_WAIT on either side
+	defer context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })()
+	if h.tls != nil {
+		session := tls.Client(connection, h.tlsFor(e))
+		if err := session.HandshakeContext(ctx); err != nil {
+			return handshakeOutcome(err)
+		}
+		connection = session
+	}
+	x := h.exchange(e)
+	if x == nil {
+		return outcome{result: success}
+	}
+	out, enough := x.begin(nil)
+	if _, err := connection.Write(out); err != nil {
+		return x.cut(err).outcome
+	}
+	for in := make([]byte, maxBody); !enough; {
+		n, err := connection.Read(in)
+		if n > 0 {
+			a := x.feed(in[:n])
+			if a.done {
+				return a.outcome
+			}
+			if len(a.reply) > 0 {
+				_, err = connection.Write(a.reply)
+			}
+		}
+		if err != nil {
+			return x.cut(err).outcome
+		}
+	}
+	return outcome{result: success}
+}

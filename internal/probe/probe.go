@@ -1,0 +1,210 @@
+// Package probe tells which endpoints are healthy.
+//
+// An Engine keeps one schedule for all endpoints of all owners. Its single loop starts the probes that are due, learns
+// from the network how they ended, and feeds each end to the threshold machine of its endpoint:
+//
+//	Sync -> schedule -> admission -> network -> exchange -> machine -> Notify, Snapshot
+//
+// Three pure parts carry the meaning and know neither sockets nor clocks: machine (counts, confirmation, damping),
+// slot (when an endpoint's regular probes begin) and the exchanges (what is said to a peer and how its bytes are
+// judged). The network is the only part that does I/O: epoll on Linux, a goroutine per probe elsewhere.
+//
+// What could not be probed is unknown and never a failure.
+package probe
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ID names an endpoint within its owner.
+type ID struct {
+	Target string     // spec.targets[].name
+	Addr   netip.Addr // the published address
+	Port   uint16     // the endpoint's first target port, which tells the SRV endpoints of one host apart
+}
+
+// compare orders IDs.
+func (id ID) compare(other ID) int {
+	return cmp.Or(
+		cmp.Compare(id.Target, other.Target),
+		id.Addr.Compare(other.Addr),
+		cmp.Compare(id.Port, other.Port),
+	)
+}
+
+// Endpoint is one endpoint to be probed. Endpoints are comparable.
+type Endpoint struct {
+	ID   ID
+	Dial netip.AddrPort // what is dialled: always a literal address
+	Host string         // the target's hostname, "" for a literal target
+	Seed Verdict        // the verdict to begin with, for an ID that the owner doesn't have yet
+}
+
+// Verdict is what is known of an endpoint's health.
+type Verdict uint8
+
+const (
+	Unknown Verdict = iota
+	Healthy
+	Unhealthy
+)
+
+func (v Verdict) String() string {
+	switch v {
+	case Healthy:
+		return "Healthy"
+	case Unhealthy:
+		return "Unhealthy"
+	default:
+		return "Unknown"
+	}
+}
+
+// The reasons of a State that is Unhealthy.
+const (
+	ReasonConnectionRefused     = "ConnectionRefused"     // nobody listens
+	ReasonConnectionReset       = "ConnectionReset"       // the peer reset the connection
+	ReasonTimeout               = "Timeout"               // no answer within the timeout
+	ReasonUnreachable           = "Unreachable"           // no route, or a router or firewall says so
+	ReasonTLSVerificationFailed = "TLSVerificationFailed" // the peer's certificate is not trusted for the name
+	ReasonTLSHandshakeFailed    = "TLSHandshakeFailed"    // no TLS session, for any other cause
+	ReasonUnexpectedStatus      = "UnexpectedStatus"      // an HTTP or gRPC status other than the expected ones
+	ReasonUnexpectedResponse    = "UnexpectedResponse"    // an answer that is not of the protocol, cut off, or without the expected text
+	ReasonGRPCNotServing        = "GRPCNotServing"        // the peer says that the service doesn't serve, or that it has none of that name
+)
+
+// State is what Snapshot tells of one endpoint.
+type State struct {
+	Verdict  Verdict
+	Reason   string // of an Unhealthy verdict, one of the Reason constants; "" for a seeded one
+	Flapping bool   // the verdict is Unhealthy while the damping of an endpoint that keeps recovering holds
+	Probed   bool   // a probe has ended with success or failure since the endpoint was first synced
+}
+
+// Check is one health check with its defaults applied. Exactly one of HTTP, TCP and GRPC is set. It must not be changed
+// after it was handed to Sync.
+type Check struct {
+	HTTP *HTTPGet
+	TCP  *TCPSocket
+	GRPC *GRPC
+	TLS  *TLS // nil: plaintext
+
+	Period  time.Duration // between the starts of regular probes
+	Timeout time.Duration // of a whole probe, from the dial to the last byte that is judged
+	Confirm time.Duration // between the starts of probes while the verdict is in doubt
+
+	SuccessThreshold int // consecutive successes that make an endpoint Healthy, at least 1
+	FailureThreshold int // consecutive failures that make it Unhealthy, at least 1
+
+	Suspended bool // nothing is probed and the verdicts stay
+}
+
+// HTTPGet asks by HTTP/1.1 GET, over TLS where the Check has a TLS.
+type HTTPGet struct {
+	Path     string // request target, "" is "/"
+	Host     string // Host header, and server name for TLS; "": the endpoint's host, else its dialled address
+	Headers  []Header
+	Expected []StatusRange // empty: 200-399
+}
+
+// Header is one HTTP request header. A "Host" replaces the Host header and leaves the TLS server name alone.
+type Header struct{ Name, Value string }
+
+// StatusRange holds the HTTP statuses From..To, both included.
+type StatusRange struct{ From, To int }
+
+// ParseStatusRange reads "200" or "200-399". Both ends lie within 100..599.
+func ParseStatusRange(s string) (StatusRange, error) {
+	first, last, ok := strings.Cut(s, "-")
+	if !ok {
+		last = first
+	}
+	from, err1 := strconv.Atoi(first)
+	to, err2 := strconv.Atoi(last)
+	if err1 != nil || err2 != nil || from < 100 || to > 599 || from > to {
+		return StatusRange{}, fmt.Errorf("%q is not a range of HTTP statuses", s)
+	}
+	return StatusRange{from, to}, nil
+}
+
+// TCPSocket connects, sends Send and waits until Expect is part of the first 4 KiB that come back. An empty Expect waits
+// for nothing.
+type TCPSocket struct{ Send, Expect string }
+
+// GRPC calls grpc.health.v1.Health/Check.
+type GRPC struct{ Service string }
+
+// TLS says how a peer proves who it is, and what is shown to it.
+type TLS struct {
+	ServerName         string           // "": HTTPGet.Host, else the endpoint's host, else its dialled address
+	RootCAs            *x509.CertPool   // nil: the system's roots
+	Certificate        *tls.Certificate // shown to a peer that asks for one; may be nil
+	InsecureSkipVerify bool
+	Identity           string // digest of RootCAs and Certificate: with an equal one nothing has changed
+}
+
+// Options are what an Engine needs from its surroundings.
+type Options struct {
+	// Notify is told the owner of a State that has changed. It is called by the engine's loop and must not block.
+	Notify func(owner types.NamespacedName)
+	// MaxConcurrent bounds the probes in flight; 0 is 4096. Half of the process's file descriptors bound it too.
+	MaxConcurrent int
+	// Permit is asked right before each probe with the address that is dialled; after an error nothing is dialled and
+	// the verdict stays. It is called by the engine's loop and must not block. nil permits everything.
+	Permit     func(owner types.NamespacedName, addr netip.AddrPort) error
+	Registerer prometheus.Registerer // nil: no metrics
+	Log        logr.Logger
+}
+
+// rules are the numbers that the threshold machine goes by, made safe for any input.
+func (c *Check) rules() rules {
+	r := rules{period: max(c.Period, time.Millisecond), rise: max(c.SuccessThreshold, 1), fall: max(c.FailureThreshold, 1)}
+	r.confirm, r.timeout = c.Confirm, c.Timeout
+	if r.confirm <= 0 {
+		r.confirm = r.period
+	}
+	if r.timeout <= 0 {
+		r.timeout = r.period
+	}
+	return r
+}
+
+// asksTheSame reports whether two checks ask the same question of a peer, however often they ask it.
+func (c *Check) asksTheSame(other *Check) bool {
+	return equal(c.TCP, other.TCP) && equal(c.GRPC, other.GRPC) &&
+		c.HTTP.equal(other.HTTP) && c.TLS.equal(other.TLS)
+}
+
+func equal[T comparable](a, b *T) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+func (h *HTTPGet) equal(other *HTTPGet) bool {
+	if h == nil || other == nil {
+		return h == other
+	}
+	return h.Path == other.Path && h.Host == other.Host &&
+		slices.Equal(h.Headers, other.Headers) && slices.Equal(h.Expected, other.Expected)
+}
+
+func (t *TLS) equal(other *TLS) bool {
+	if t == nil || other == nil {
+		return t == other
+	}
+	if t.ServerName != other.ServerName || t.InsecureSkipVerify != other.InsecureSkipVerify || t.Identity != other.Identity {
+		return false
+	}
+	return t.Identity != "" || t.RootCAs == other.RootCAs && t.Certificate == other.Certificate
+}

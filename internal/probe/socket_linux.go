@@ -1,0 +1,179 @@
+//go:build !portable
+
+package probe
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPending bounds what waits to be sent over one connection.
+const maxPending = 64 << 10
+
+// errWouldBlock says that a socket has nothing to read. It is temporary, so that crypto/tls goes on after it.
+var errWouldBlock net.Error = wouldBlock{}
+
+type wouldBlock struct{}
+
+func (wouldBlock) Error() string   { return "nothing to read" }
+func (wouldBlock) Timeout() bool   { return true }
+func (wouldBlock) Temporary() bool { return true }
+
+// socket is a non-blocking TCP socket. With a gate it blocks the goroutine that reads or writes, as crypto/tls wants it
+// for a handshake; without, a read that finds nothing returns errWouldBlock, and what a write can't send is kept for
+// flush.
+type socket struct {
+	fd      int
+	gate    *gate
+	pending []byte
+}
+
+// connect begins to connect to addr and does not wait for it.
+func connect(addr netip.AddrPort) (fd int, err error) {
+	var (
+		family = unix.AF_INET
+		to     unix.Sockaddr
+		ip     = addr.Addr().Unmap()
+	)
+	if ip.Is4() {
+		to = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: ip.As4()}
+	} else {
+		family = unix.AF_INET6
+		to = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: ip.As16()}
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err != nil {
+		return -1, err
+	}
+	if err = unix.Connect(fd, to); err != nil && err != unix.EINPROGRESS && err != unix.EINTR {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (s *socket) Read(b []byte) (int, error) {
+	for {
+		n, err := unix.Read(s.fd, b)
+		switch {
+		case n > 0:
+			return n, nil
+		case err == nil:
+			return 0, io.EOF
+		case err == unix.EINTR:
+		case err != unix.EAGAIN:
+			return 0, err
+		case s.gate == nil:
+			return 0, errWouldBlock
+		default:
+			if err := s.gate.wait(); err != nil {
+				return 0, err
+			}
+		}
+	}
+}
+
+func (s *socket) Write(b []byte) (int, error) {
+	if s.gate == nil {
+		return s.post(b)
+	}
+	for sent := 0; sent < len(b); {
+		n, err := unix.Write(s.fd, b[sent:])
+		switch {
+		case n > 0:
+			sent += n
+		case err == unix.EAGAIN:
+			if err := s.gate.wait(); err != nil {
+				return sent, err
+			}
+		case err != unix.EINTR:
+			return sent, err
+		}
+	}
+	return len(b), nil
+}
+
+// post sends b, or keeps for flush what can't be sent now.
+func (s *socket) post(b []byte) (int, error) {
+	if len(s.pending) > 0 {
+		if len(s.pending)+len(b) > maxPending {
+			return 0, unix.ENOBUFS
+		}
+		s.pending = append(s.pending, b...)
+		return len(b), nil
+	}
+	n, err := unix.Write(s.fd, b)
+	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
+		return 0, err
+	}
+	if n = max(n, 0); n < len(b) {
+		s.pending = bytes.Clone(b[n:])
+	}
+	return len(b), nil
+}
+
+// flush sends what is pending. An error shows at the next read.
+func (s *socket) flush() {
+	if len(s.pending) > 0 {
+		b := s.pending
+		s.pending = nil
+		_, _ = s.post(b)
+	}
+}
+
+// reset closes the socket at once, without TIME_WAIT where it was connected.
+func (s *socket) reset(connected bool) {
+	if connected {
+		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
+	_ = unix.Close(s.fd)
+}
+
+// What follows makes a net.Conn of a socket. The poller closes it and ends it when its time is over.
+
+func (s *socket) Close() error                     { return nil }
+func (s *socket) LocalAddr() net.Addr              { return nil }
+func (s *socket) RemoteAddr() net.Addr             { return nil }
+func (s *socket) SetDeadline(time.Time) error      { return nil }
+func (s *socket) SetReadDeadline(time.Time) error  { return nil }
+func (s *socket) SetWriteDeadline(time.Time) error { return nil }
+
+// gate is where the goroutine of a handshake waits for its socket.
+type gate struct {
+	ready   chan struct{}
+	waiting atomic.Bool // it waits for the peer
+	aborted atomic.Bool
+}
+
+func newGate() *gate { return &gate{ready: make(chan struct{}, 1)} }
+
+// open lets the goroutine try again, now or when it comes to wait next.
+func (g *gate) open() {
+	select {
+	case g.ready <- struct{}{}:
+	default:
+	}
+}
+
+// abort ends the handshake.
+func (g *gate) abort() {
+	g.aborted.Store(true)
+	g.open()
+}
+
+func (g *gate) wait() error {
+	g.waiting.Store(true)
+	<-g.ready
+	g.waiting.Store(false)
+	if g.aborted.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"os"
+)
+
+// textExchange sends a text and waits for another.
+type textExchange struct {
+	*TCPSocket
+	got []byte // what has come, at most maxBody
+}
+
+func (x *textExchange) begin(dst []byte) (out []byte, enough bool) {
+	x.got = x.got[:0]
+	return append(dst, x.Send...), x.Expect == ""
+}
+
+func (x *textExchange) feed(in []byte) answer {
+	x.got = append(x.got, in[:min(len(in), maxBody-len(x.got))]...)
+	switch {
+	case bytes.Contains(x.got, []byte(x.Expect)):
+		return done(outcome{result: success})
+	case len(x.got) == maxBody:
+		return done(failed(ReasonUnexpectedResponse))
+	default:
+		return answer{}
+	}
+}
+
+func (x *textExchange) cut(err error) answer {
+	if errors.Is(err, os.ErrDeadlineExceeded) && len(x.got) > 0 {
+		return done(failed(ReasonUnexpectedResponse))
+	}
+	return done(cutOutcome(err))
+}

@@ -68,7 +68,8 @@ type ExternalBackendPolicySpec struct {
 }
 
 // PolicyRule allows the targets that fit all of its cidrs, hostnames and ports;
-// of these three, what is absent or empty fits every target.
+// of these three, what is absent or empty fits every target. A rule with
+// nameservers alone allows no target.
 type PolicyRule struct {
 	// cidrs are checked for literal addresses and for every resolved one; at most 100.
 	// +optional
@@ -93,8 +94,8 @@ type PolicyRule struct {
 	// +kubebuilder:validation:MaxItems=100
 	Ports []PolicyPort `json:"ports,omitempty"`
 
-	// nameservers are those that spec.dns.nameservers may name: "IP", "IPv4:port" or
-	// "[IPv6]:port", at most 100.
+	// nameservers are those that spec.dns.nameservers may name: "IP" (with any
+	// port), "IPv4:port" or "[IPv6]:port", at most 100.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100

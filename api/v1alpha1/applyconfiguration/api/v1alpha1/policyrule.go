@@ -22,7 +22,8 @@ package v1alpha1
 // with apply.
 //
 // PolicyRule allows the targets that fit all of its cidrs, hostnames and ports;
-// of these three, what is absent or empty fits every target.
+// of these three, what is absent or empty fits every target. A rule with
+// nameservers alone allows no target.
 type PolicyRuleApplyConfiguration struct {
 	// cidrs are checked for literal addresses and for every resolved one; at most 100.
 	CIDRs []string `json:"cidrs,omitempty"`
@@ -31,8 +32,8 @@ type PolicyRuleApplyConfiguration struct {
 	Hostnames []string `json:"hostnames,omitempty"`
 	// ports are checked for target and probe ports; absent: all. At most 100.
 	Ports []PolicyPortApplyConfiguration `json:"ports,omitempty"`
-	// nameservers are those that spec.dns.nameservers may name: "IP", "IPv4:port" or
-	// "[IPv6]:port", at most 100.
+	// nameservers are those that spec.dns.nameservers may name: "IP" (with any
+	// port), "IPv4:port" or "[IPv6]:port", at most 100.
 	Nameservers []string `json:"nameservers,omitempty"`
 }
 

@@ -1,0 +1,221 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	ac "github.com/external-backend/operator/api/v1alpha1/applyconfiguration/api/v1alpha1"
+)
+
+func TestKinds(t *testing.T) {
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := d.ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	type kind struct {
+		Kind       string
+		ShortNames []string
+		Namespaced bool
+	}
+	got := map[string]kind{}
+	for _, r := range list.APIResources {
+		got[r.Name] = kind{r.Kind, r.ShortNames, r.Namespaced}
+	}
+	want := map[string]kind{
+		"externalbackends":        {"ExternalBackend", []string{"extbe"}, true},
+		"externalbackends/status": {"ExternalBackend", nil, true},
+		"externalbackendpolicies": {"ExternalBackendPolicy", []string{"extbepol"}, false},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// backend creates an ExternalBackend for the time of a test.
+func backend(t *testing.T, name string) *v1alpha1.ExternalBackend {
+	t.Helper()
+	b := &v1alpha1.ExternalBackend{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: v1alpha1.ExternalBackendSpec{
+			Ports:   []v1alpha1.Port{{Port: 80}},
+			Targets: []v1alpha1.Target{{Name: "a", Address: "203.0.113.1"}},
+		},
+	}
+	if err := api.Create(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Delete(context.WithoutCancel(t.Context()), b); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// fullStatus has every field set, and as many targets as status may have.
+func fullStatus() v1alpha1.ExternalBackendStatus {
+	s := v1alpha1.ExternalBackendStatus{
+		ObservedGeneration: 3,
+		ServiceName:        "columns",
+		ServiceType:        v1alpha1.ServiceTypeRef,
+		Endpoints:          &v1alpha1.EndpointCounts{Total: 4, Ready: 3, Healthy: 3, Unhealthy: 1, ReadyOfTotal: "3/4"},
+		ActivePriority:     new(int32(0)),
+		OmittedTargets:     960,
+	}
+	for i := range v1alpha1.MaxStatusTargets {
+		s.Targets = append(s.Targets, v1alpha1.TargetStatus{
+			Name: fmt.Sprint("t", i), State: v1alpha1.ObservedStateUnhealthy, Reason: v1alpha1.TargetReasonConnectionRefused,
+			Addresses: slices.Repeat([]string{"203.0.113.11"}, v1alpha1.MaxStatusAddresses),
+		})
+	}
+	for _, c := range []struct {
+		name, reason string
+		status       metav1.ConditionStatus
+	}{
+		{v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, metav1.ConditionTrue},
+		{v1alpha1.ConditionPermitted, v1alpha1.ReasonWouldDeny, metav1.ConditionTrue},
+		{v1alpha1.ConditionResolved, v1alpha1.ReasonServingStale, metav1.ConditionFalse},
+		{v1alpha1.ConditionProgrammed, v1alpha1.ReasonServiceConflict, metav1.ConditionFalse},
+		{v1alpha1.ConditionHealthy, v1alpha1.ReasonPending, metav1.ConditionUnknown},
+		{v1alpha1.ConditionReady, v1alpha1.ReasonServiceConflict, metav1.ConditionFalse},
+		{v1alpha1.ConditionStalled, v1alpha1.ReasonServiceConflict, metav1.ConditionTrue},
+	} {
+		s.Conditions = append(s.Conditions, metav1.Condition{
+			Type: c.name, Status: c.status, Reason: c.reason, ObservedGeneration: 3, LastTransitionTime: metav1.Now().Rfc3339Copy(),
+		})
+	}
+	return s
+}
+
+func TestStatus(t *testing.T) {
+	b := backend(t, "status")
+	b.Status = fullStatus()
+	if err := api.Update(t.Context(), b.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	got := &v1alpha1.ExternalBackend{}
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(b), got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(v1alpha1.ExternalBackendStatus{}, got.Status); diff != "" {
+		t.Errorf("written with the spec:\n%s", diff)
+	}
+	b.ResourceVersion = got.ResourceVersion
+	want := *b.Status.DeepCopy()
+	if err := api.Status().Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, b.Status); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if b.Generation != 1 {
+		t.Errorf("a status write made generation %d", b.Generation)
+	}
+
+	over := b.DeepCopy()
+	over.Status.Targets = append(over.Status.Targets, v1alpha1.TargetStatus{Name: "one-more", State: v1alpha1.ObservedStateUnknown})
+	check(t, api.Status().Update(t.Context(), over), []string{"status.targets: Too many"})
+	over = b.DeepCopy()
+	over.Status.Targets[0].Addresses = append(over.Status.Targets[0].Addresses, "203.0.113.12")
+	check(t, api.Status().Update(t.Context(), over), []string{"status.targets[0].addresses: Too many"})
+}
+
+func TestColumns(t *testing.T) {
+	b := backend(t, "columns")
+	b.Status = fullStatus()
+	if err := api.Status().Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	rows := map[int32][]string{}
+	for _, c := range table(t, "/apis/external-backend.io/v1alpha1/namespaces/default/externalbackends/columns") {
+		rows[c.priority] = append(rows[c.priority], c.name+"="+c.cell)
+	}
+	for i, row := range rows[0] {
+		if strings.HasPrefix(row, "AGE=") {
+			rows[0][i] = "AGE"
+		}
+	}
+	want := map[int32][]string{
+		0: {"NAME=columns", "SERVICE=columns", "READY=3/4", "HEALTHY=Unknown", "STATUS=ServiceConflict", "AGE"},
+		1: {"TYPE=Ref", "TIER=0"},
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+type column struct {
+	name, cell string
+	priority   int32 // 0 always, 1 with -o wide
+}
+
+// table asks for one object as kubectl does.
+func table(t *testing.T, path string) (columns []column) {
+	t.Helper()
+	cfg := rest.CopyConfig(config)
+	cfg.GroupVersion = &metav1.SchemeGroupVersion
+	cfg.APIPath = "/apis"
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme.Scheme).WithoutConversion()
+	c, err := rest.RESTClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tbl metav1.Table
+	err = c.Verb(http.MethodGet).AbsPath(path).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Into(&tbl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range tbl.ColumnDefinitions {
+		columns = append(columns, column{strings.ToUpper(d.Name), fmt.Sprint(tbl.Rows[0].Cells[i]), d.Priority})
+	}
+	return columns
+}
+
+// Two appliers own a target each, as lists merge by name.
+func TestApply(t *testing.T) {
+	apply := func(owner, target, address string) {
+		t.Helper()
+		config := ac.ExternalBackend("applied", "default").WithSpec(ac.ExternalBackendSpec().
+			WithService(ac.Service().WithType(v1alpha1.ServiceTypeClusterIP).WithIPFamilies(corev1.IPv4Protocol)).
+			WithPorts(ac.Port().WithName("").WithPort(80)).
+			WithTargets(ac.Target().WithName(target).WithAddress(address)))
+		if err := api.Apply(t.Context(), config, client.FieldOwner(owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply("one", "a", "203.0.113.1")
+	apply("two", "b", "203.0.113.2")
+	apply("one", "a", "203.0.113.3")
+	b := &v1alpha1.ExternalBackend{}
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "applied"}, b); err != nil {
+		t.Fatal(err)
+	}
+	want := []v1alpha1.Target{
+		{Name: "a", Address: "203.0.113.3", State: v1alpha1.TargetStateActive},
+		{Name: "b", Address: "203.0.113.2", State: v1alpha1.TargetStateActive},
+	}
+	if diff := cmp.Diff(want, b.Spec.Targets); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if err := api.Delete(t.Context(), b); err != nil {
+		t.Error(err)
+	}
+}

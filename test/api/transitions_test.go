@@ -1,0 +1,65 @@
+package api
+
+import (
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func TestTransitions(t *testing.T) {
+	const (
+		switched = "can't change between service and serviceRef"
+		renamed  = "the effective Service name is immutable"
+	)
+	absent := unset("spec.service")
+	service := func(document string) mutation { return set("spec.service", document) }
+	ref := func(name string) mutation { return all(absent, set("spec.serviceRef.name", name)) }
+	own := service("{name: from}") // the name of the ExternalBackend itself
+	for _, tc := range []struct {
+		desc       string
+		from, to   mutation
+		wantErrors []string
+	}{
+		{"service added with defaults", absent, service("{}"), nil},
+		{"service removed", service("{}"), absent, nil},
+		{"the name written out", absent, own, nil},
+		{"the written name removed", own, service("{}"), nil},
+		{"service with its own name removed", own, absent, nil},
+		{"another name", absent, service("{name: to}"), []string{"spec.service.name: Invalid", renamed}},
+		{"another name in place of a written one", service("{name: to}"), service("{name: other}"), []string{"spec.service.name: Invalid", renamed}},
+		{"another name given up", service("{name: to}"), service("{}"), []string{"spec.service.name: Invalid", renamed}},
+		{"service with another name removed", service("{name: to}"), absent, []string{"spec.service.name: Invalid", renamed}},
+		{"service to serviceRef", service("{}"), ref("from"), []string{"spec.serviceRef: Invalid", switched}},
+		{"absent to serviceRef", absent, ref("from"), []string{"spec.serviceRef: Invalid", switched}},
+		{"serviceRef to service", ref("from"), all(unset("spec.serviceRef"), service("{}")), []string{"spec.serviceRef: Invalid", switched}},
+		{"serviceRef to absent", ref("from"), unset("spec.serviceRef"), []string{"spec.serviceRef: Invalid", switched}},
+		{"another serviceRef", ref("to"), ref("other"), []string{"spec.serviceRef.name: Invalid", renamed}},
+		{"a bad rename is not hidden by the rest", absent, all(service("{name: to, type: Headless}"), set("spec.drainSeconds", "5")), []string{"spec.service.name: Invalid"}},
+
+		{"everything but the name", own, all(
+			service("{name: from, type: Headless, labels: {a: b}, publishNotReadyAddresses: true}"),
+			set("spec.ports", "[{port: 80}]"), set("spec.targets", "[{name: a, address: 203.0.113.9}]"),
+			set("spec.healthCheck.tcpSocket", "{}"), set("spec.dns.transport", "TCP"), set("spec.failover.pinnedPriority", "1"),
+		), nil},
+		{"ClusterIP to ExternalName", service("{}"), all(service("{type: ExternalName}"), set("spec.targets", "[{name: a, hostname: a.example.com}]")), nil},
+		{"address to hostname", absent, set("spec.targets", "[{name: primary, hostname: a.example.com}]"), nil},
+		{"one check to another", set("spec.healthCheck.tcpSocket", "{}"), all(set("spec.healthCheck.httpGet", "{}"), unset("spec.healthCheck.tcpSocket")), nil},
+	} {
+		t.Run(tc.desc, func(t *testing.T) {
+			u := object(t, baseBackend)
+			u.SetName("from")
+			tc.from(t, u)
+			if err := api.Create(t.Context(), u); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := api.Delete(t.Context(), u); err != nil {
+					t.Error(err)
+				}
+			}()
+			changed := u.DeepCopy()
+			tc.to(t, changed)
+			check(t, api.Update(t.Context(), changed, client.DryRunAll), tc.wantErrors)
+		})
+	}
+}

@@ -1,23 +1,136 @@
+// Command devcluster builds and runs the development cluster.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	devcluster "github.com/external-backend/operator/devcluster"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/external-backend/operator/devcluster"
 )
 
+const usage = `Usage: devcluster COMMAND
+
+  build             build etcd, Kubernetes and CoreDNS from Go modules into the user's cache, where they are missing
+  up                start a cluster and keep it until Ctrl-C
+  run -- CMD ARGS   start a cluster, run CMD beside it with KUBECONFIG and PATH set, stop it, exit as CMD did
+  kubectl ARGS      run the cluster's kubectl
+  doctor            say what this machine lacks
+
+DEVCLUSTER_KUBERNETES chooses the version (default ` + devcluster.DefaultKubernetes + `), DEVCLUSTER_PROXY_MODE kube-proxy's mode (nftables or
+iptables), DEVCLUSTER_CACHE the directory for the binaries, DEVCLUSTER_LOGS one for logs that are to outlive the cluster.
+`
+
 func main() {
-	if err := devcluster.Ensure(context.Background(), os.Stderr); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	code, err := dispatch(ctx, os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func dispatch(ctx context.Context, args []string) (code int, err error) {
+	if len(args) == 0 {
+		return 2, errors.New(usage)
+	}
+	switch command, rest := args[0], args[1:]; {
+	case command == "build" && len(rest) == 0:
+		return 0, devcluster.Ensure(ctx, os.Stderr)
+	case command == "up" && len(rest) == 0:
+		return withCluster(ctx, untilDone)
+	case command == "run" && len(rest) > 1 && rest[0] == "--":
+		return withCluster(ctx, func(ctx context.Context, c *devcluster.Cluster) (int, error) { return runCommand(ctx, rest[1:]) })
+	case command == "kubectl":
+		return kubectl(ctx, rest)
+	case command == "doctor" && len(rest) == 0:
+		return doctor()
+	case command == "help", command == "-h", command == "--help":
+		fmt.Print(usage)
+		return 0, nil
+	}
+	return 2, errors.New(usage)
+}
+
+// withCluster runs f beside a new cluster, with the environment that finds it.
+func withCluster(ctx context.Context, f func(context.Context, *devcluster.Cluster) (int, error)) (code int, err error) {
+	if err := devcluster.Ensure(ctx, os.Stderr); err != nil {
+		return 1, err
 	}
 	devcluster.Enter()
-	c := exec.Command(os.Args[1], os.Args[2:]...)
-	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := c.Run(); err != nil {
-		fmt.Println(err)
-		os.Exit(3)
+	c, err := devcluster.Start(ctx, devcluster.Options{ProxyMode: os.Getenv("DEVCLUSTER_PROXY_MODE")})
+	if err != nil {
+		return 1, err
 	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	if err := errors.Join(os.Setenv("KUBECONFIG", c.Kubeconfig), os.Setenv("PATH", c.Bin+":"+os.Getenv("PATH"))); err != nil {
+		return 1, err
+	}
+	return f(ctx, c)
+}
+
+func untilDone(ctx context.Context, c *devcluster.Cluster) (int, error) {
+	enter := "nsenter --target " + devcluster.HostPID() + " --net --mount --pid"
+	if os.Getenv("DEVCLUSTER_ROOTLESS") != "" {
+		enter += " --user --preserve-credentials"
+	}
+	fmt.Printf(`Kubernetes %s is up, until Ctrl-C. It lives in namespaces of its own; a shell in there:
+
+  %s -- env KUBECONFIG=%s PATH=%s:$PATH $SHELL
+
+Logs in there: %s
+`, devcluster.Kubernetes(), enter, c.Kubeconfig, c.Bin, c.Logs)
+	<-ctx.Done()
+	return 0, nil
+}
+
+// runCommand runs a command to its end. A signal is the command's to act on, so it is handed on and nothing is killed.
+func runCommand(ctx context.Context, args []string) (code int, err error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return 127, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return 0, err
+	}
+	if status := exit.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return exit.ExitCode(), nil
+}
+
+func kubectl(ctx context.Context, args []string) (int, error) {
+	dir, err := devcluster.Assets(ctx)
+	if err != nil {
+		return 1, err
+	}
+	path := filepath.Join(dir, "kubectl")
+	return 1, syscall.Exec(path, append([]string{"kubectl"}, args...), os.Environ())
+}
+
+func doctor() (int, error) {
+	missing := devcluster.Missing()
+	if len(missing) > 0 {
+		fmt.Println("missing Debian packages, install them with: apt-get install", strings.Join(missing, " "))
+		return 1, nil
+	}
+	devcluster.Enter() // says what is wrong where it can't
+	if _, err := devcluster.OpenNetwork(); err != nil {
+		return 1, err
+	}
+	fmt.Println("everything that a cluster needs is there")
+	return 0, nil
 }

@@ -1,0 +1,305 @@
+package devcluster
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// startTimeout bounds how long one component may take to become ready.
+const startTimeout = time.Minute
+
+// Options say what a cluster is to be like; the zero value is a good one.
+type Options struct {
+	Kubernetes    string   // version, such as v1.36.4; default: the selected one, see [Kubernetes]
+	ProxyMode     string   // kube-proxy's: nftables (default) or iptables (needs that Debian package)
+	WithoutProxy  bool     // no kube-proxy; the node exists all the same
+	WithoutDNS    bool     // no DNS for the cluster
+	Audit         bool     // every request is told in AuditLog
+	APIServerArgs []string // further flags for kube-apiserver
+}
+
+// Cluster is a running control plane with one node, on a [Network].
+type Cluster struct {
+	*Network
+	Kubeconfig string // path; the administrator's
+	Bin        string // directory with the binaries, kubectl among them
+	Logs       string // directory; $DEVCLUSTER_LOGS where set, which outlives the cluster
+	AuditLog   string // path; one JSON object of audit.k8s.io/v1 per line
+
+	options  Options
+	dir      string
+	binaries map[string]string
+	ca       *authority
+	client   *http.Client
+	node     *Namespace
+	dns      *Namespace
+
+	mu      sync.Mutex
+	running map[Component]*process
+	resolv  string // what the cluster's resolv.conf is mounted over; "": nothing
+}
+
+// Start brings a cluster up, and returns when it is ready to use. Stop it before the next is started.
+//
+//  1. The network, certificates and configuration files.
+//  2. etcd, then kube-apiserver, each once the one before is ready.
+//  3. The Node, then all that needs the API server, side by side.
+//  4. The program's names are resolved by the cluster's DNS.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
+	if !inside {
+		return nil, errOutside
+	}
+	version, err := orSelected(options.Kubernetes)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	binaries, missing := locate(cache, version, nil)
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("devcluster: not built: %v; call Ensure (or Main with %s) outside of the namespaces", missing, version)
+	}
+	c := &Cluster{options: options, Bin: binDir(cache, version), binaries: binaries, running: map[Component]*process{}}
+	if c.Network, err = OpenNetwork(); err != nil {
+		return nil, err
+	}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("devcluster: %w", err), c.Stop())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	for _, component := range []Component{Etcd, APIServer} {
+		if err := c.StartComponent(ctx, component); err != nil {
+			return err
+		}
+	}
+	if err := c.request(ctx, http.MethodPost, "/api/v1/nodes", nodeObject(), nil); err != nil {
+		return fmt.Errorf("create the Node: %w", err)
+	}
+	components := []Component{ControllerManager}
+	if !c.options.WithoutProxy {
+		components = append(components, Proxy)
+	}
+	if !c.options.WithoutDNS {
+		components = append(components, CoreDNS)
+	}
+	errs := make([]error, len(components))
+	var started sync.WaitGroup
+	for i, component := range components {
+		started.Go(func() { errs[i] = c.StartComponent(ctx, component) })
+	}
+	started.Wait()
+	if err := errors.Join(errs...); err != nil || c.options.WithoutDNS {
+		return err
+	}
+	return c.useDNS()
+}
+
+// prepare makes all that is there before the first process: directories, namespaces, certificates, configuration files.
+func (c *Cluster) prepare() (err error) {
+	c.dir = filepath.Join(c.Network.dir, "cluster")
+	c.Logs = cmp.Or(os.Getenv("DEVCLUSTER_LOGS"), filepath.Join(c.dir, "logs"))
+	c.AuditLog = filepath.Join(c.Logs, "audit.log")
+	if err := errors.Join(os.MkdirAll(c.dir, 0o755), os.MkdirAll(c.Logs, 0o755)); err != nil {
+		return err
+	}
+	if c.node, err = c.AddNamespace("node", Node4.String(), Node6.String()); err != nil {
+		return err
+	}
+	if err := c.node.Do(forwardPackets); err != nil {
+		return err
+	}
+	if c.dns, err = c.AddNamespace("dns", DNS4.String(), DNS6.String()); err != nil {
+		return err
+	}
+	if err := runTool(fmt.Sprintf("route add %s via %s\nroute add %s via %s\n", ServiceCIDR4, Node4, ServiceCIDR6, Node6),
+		"ip", "-batch", "-"); err != nil {
+		return err
+	}
+	if c.ca, err = newAuthority(); err != nil {
+		return err
+	}
+	if c.client, err = c.ca.newClient(); err != nil {
+		return err
+	}
+	if c.Kubeconfig, err = c.UserKubeconfig("admin", "system:masters"); err != nil {
+		return err
+	}
+	return c.writeConfiguration()
+}
+
+// writeConfiguration writes the files that the components' flags name.
+func (c *Cluster) writeConfiguration() error {
+	server, err := c.ca.issue("kube-apiserver", []string{"system:masters"}, net.IPv4(127, 0, 0, 1), net.IPv6loopback,
+		Outer4.AsSlice(), Outer6.AsSlice(), ServiceCIDR4.Addr().Next().AsSlice(), ServiceCIDR6.Addr().Next().AsSlice())
+	if err != nil {
+		return err
+	}
+	_, tokenKey, err := newKey()
+	if err != nil {
+		return err
+	}
+	proxy, err := json.Marshal(c.proxyConfiguration())
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		"ca.crt": c.ca.pem, "server.crt": server.cert, "server.key": server.key, "token.key": tokenKey,
+		"audit-policy.json": []byte(auditPolicy), "kube-proxy.json": proxy, "Corefile": []byte(c.corefile()),
+		"resolv.conf": []byte("nameserver " + DNS4.String() + "\noptions timeout:1 attempts:2\n"),
+	}
+	for name, content := range files {
+		if err := os.WriteFile(c.file(name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil {
+		return err
+	}
+	// The proxy has the rights kube-proxy has everywhere; the others' own roles come with set-ups that are not ours.
+	_, err = c.UserKubeconfig("system:kube-proxy")
+	for _, user := range []string{"system:kube-controller-manager", "system:coredns"} {
+		if err == nil {
+			_, err = c.UserKubeconfig(user, "system:masters")
+		}
+	}
+	return err
+}
+
+func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
+
+// useDNS mounts the cluster's resolv.conf over the program's.
+func (c *Cluster) useDNS() error {
+	path, err := filepath.EvalSymlinks("/etc/resolv.conf")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // resolvers then ask a server on loopback, and there is none
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount(c.file("resolv.conf"), path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount resolv.conf: %w", err)
+	}
+	c.resolv = path
+	return nil
+}
+
+// Stop ends all of the cluster at once, and removes what it held. The program's end would do so too.
+func (c *Cluster) Stop() error {
+	var errs []error
+	for _, component := range []Component{CoreDNS, Proxy, ControllerManager, APIServer, Etcd} {
+		c.StopComponent(component)
+	}
+	if c.resolv != "" {
+		errs = append(errs, unix.Unmount(c.resolv, unix.MNT_DETACH))
+	}
+	return errors.Join(append(errs, c.Network.Close(), os.RemoveAll(c.dir))...)
+}
+
+// StartComponent starts a component that was stopped, with the same data and the same addresses, and returns once it is ready.
+func (c *Cluster) StartComponent(ctx context.Context, component Component) error {
+	c.mu.Lock()
+	if c.running[component] != nil {
+		c.mu.Unlock()
+		return fmt.Errorf("devcluster: %s is running", component)
+	}
+	p, err := startProcess(string(component), filepath.Join(c.Logs, string(component)+".log"), c.command(component))
+	if err == nil {
+		c.running[component] = p
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return p.await(ctx, func(ctx context.Context) error { return c.ready(ctx, component) })
+}
+
+// StopComponent kills a component, as a crash would. One that doesn't run stays as it is.
+func (c *Cluster) StopComponent(component Component) {
+	c.mu.Lock()
+	p := c.running[component]
+	delete(c.running, component)
+	c.mu.Unlock()
+	if p != nil {
+		p.kill()
+	}
+}
+
+// SignalComponent sends a signal: SIGSTOP makes a component hang, until SIGCONT.
+func (c *Cluster) SignalComponent(component Component, signal syscall.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.running[component]
+	if p == nil {
+		return fmt.Errorf("devcluster: %s is not running", component)
+	}
+	return p.signal(signal)
+}
+
+// Node is the namespace of the cluster's one Node, in which kube-proxy routes: what a Pod or a host sees, a client there sees.
+func (c *Cluster) Node() *Namespace { return c.node }
+
+// ClusterDNS is where the cluster's DNS answers: for cluster.local itself, for all else what [UpstreamDNS] answers.
+func (c *Cluster) ClusterDNS() netip.AddrPort { return netip.AddrPortFrom(DNS4, 53) }
+
+// DNSNamespace is the one in which the cluster's DNS runs, for faults to be injected.
+func (c *Cluster) DNSNamespace() *Namespace { return c.dns }
+
+// request talks JSON with the API server; out may be nil.
+func (c *Cluster) request(ctx context.Context, method, path string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.server()+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	answer, err := get(c.client, req)
+	if err != nil || out == nil {
+		return err
+	}
+	return json.Unmarshal(answer, out)
+}
+
+// get returns the body of a 2xx answer; any other is an error.
+func get(client *http.Client, req *http.Request) ([]byte, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("%s %s: %s: %s", req.Method, req.URL, resp.Status, body)
+	}
+	return body, nil
+}

@@ -1,0 +1,174 @@
+package devcluster
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os/exec"
+	"strings"
+)
+
+// Component is a process of the cluster.
+type Component string
+
+// The components, named as their binaries are.
+const (
+	Etcd              Component = "etcd"
+	APIServer         Component = "kube-apiserver"
+	ControllerManager Component = "kube-controller-manager"
+	Proxy             Component = "kube-proxy"
+	CoreDNS           Component = "coredns"
+)
+
+// What the cluster is made of. Each port is free in a network namespace of our own.
+var (
+	ServiceCIDR4 = netip.MustParsePrefix("10.96.0.0/16")
+	ServiceCIDR6 = netip.MustParsePrefix("fd00:10:96::/112")
+	PodCIDR4     = netip.MustParsePrefix("10.244.0.0/24")
+	PodCIDR6     = netip.MustParsePrefix("fd00:10:244::/64")
+)
+
+const (
+	// EtcdURL serves etcd's clients and its metrics, to the program alone.
+	EtcdURL = "http://127.0.0.1:2379"
+	// NodeName is the name of the one Node; its label topology.kubernetes.io/zone is NodeZone.
+	NodeName = "node"
+	NodeZone = "zone-a"
+
+	apiPort    = 6443
+	issuer     = "https://kubernetes.default.svc"
+	healthPort = "10256"                       // kube-proxy's
+	readyURL   = "http://127.0.0.1:8181/ready" // CoreDNS's
+
+	auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`
+)
+
+// controllers are those of kube-controller-manager that Services, slices, owners, roles and namespaces need.
+var controllers = []string{
+	"clusterrole-aggregation-controller", "endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller",
+	"garbage-collector-controller", "namespace-controller", "service-cidr-controller", "serviceaccount-controller",
+}
+
+// command is the component's command line.
+func (c *Cluster) command(component Component) *exec.Cmd {
+	binary := c.binaries[string(component)]
+	switch component {
+	case Etcd:
+		// Nothing is to survive the machine, so nothing waits for its disks.
+		return exec.Command(binary, "--data-dir="+c.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+			"--listen-client-urls="+EtcdURL, "--advertise-client-urls="+EtcdURL,
+			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+			"--initial-cluster=default=http://127.0.0.1:2380")
+	case APIServer:
+		return exec.Command(binary, c.apiServerArgs()...)
+	case ControllerManager:
+		kubeconfig := c.file("system:kube-controller-manager.kubeconfig")
+		return exec.Command(binary, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+			"--controllers="+strings.Join(controllers, ","), "--leader-elect=false", "--bind-address=127.0.0.1",
+			"--cert-dir="+c.file("kube-controller-manager"), "--kube-api-qps=300", "--kube-api-burst=600",
+			fmt.Sprintf("--service-cluster-ip-range=%s,%s", ServiceCIDR4, ServiceCIDR6))
+	case Proxy:
+		return c.node.Command(context.Background(), binary, "--config="+c.file("kube-proxy.json"))
+	default:
+		return c.dns.Command(context.Background(), binary, "-conf", c.file("Corefile"))
+	}
+}
+
+func (c *Cluster) apiServerArgs() []string {
+	args := []string{
+		"--etcd-servers=" + EtcdURL, "--bind-address=::", fmt.Sprint("--secure-port=", apiPort), "--advertise-address=" + Outer4.String(),
+		"--client-ca-file=" + c.file("ca.crt"), "--tls-cert-file=" + c.file("server.crt"), "--tls-private-key-file=" + c.file("server.key"),
+		"--service-account-issuer=" + issuer, "--service-account-signing-key-file=" + c.file("token.key"),
+		"--service-account-key-file=" + c.file("token.key"), "--authorization-mode=RBAC",
+		fmt.Sprintf("--service-cluster-ip-range=%s,%s", ServiceCIDR4, ServiceCIDR6),
+		// No Pods, so none needs a ServiceAccount; nor does default/kubernetes have endpoints.
+		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
+		// As OpenShift has it: who blocks an owner's deletion needs the right to its finalizers.
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+	}
+	if c.options.Audit {
+		args = append(args, "--audit-policy-file="+c.file("audit-policy.json"), "--audit-log-path="+c.AuditLog)
+	}
+	return append(args, c.options.APIServerArgs...)
+}
+
+// insecure asks kube-controller-manager, which signs its own certificate, on loopback.
+var insecure = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+
+// ready returns nil once the component does its work.
+func (c *Cluster) ready(ctx context.Context, component Component) error {
+	switch component {
+	case Etcd:
+		return probe(ctx, http.DefaultClient, EtcdURL+"/health")
+	case APIServer:
+		return probe(ctx, c.client, c.server()+"/readyz")
+	case ControllerManager:
+		if err := probe(ctx, insecure, "https://127.0.0.1:10257/healthz"); err != nil {
+			return err
+		}
+		// Its controllers have begun.
+		return probe(ctx, c.client, c.server()+"/api/v1/namespaces/default/serviceaccounts/default")
+	case Proxy:
+		return probe(ctx, c.node.client(), "http://127.0.0.1:"+healthPort+"/healthz")
+	default:
+		return probe(ctx, c.dns.client(), readyURL)
+	}
+}
+
+func probe(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	_, err = get(client, req)
+	return err
+}
+
+// client asks from within the namespace, on a new connection each time.
+func (ns *Namespace) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true}}
+}
+
+func nodeObject() any {
+	addresses := []any{map[string]any{"type": "Hostname", "address": NodeName}}
+	for _, addr := range []netip.Addr{Node4, Node6} {
+		addresses = append(addresses, map[string]any{"type": "InternalIP", "address": addr})
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Node",
+		"metadata": map[string]any{"name": NodeName, "labels": map[string]any{
+			"kubernetes.io/hostname": NodeName, "kubernetes.io/os": "linux", "topology.kubernetes.io/zone": NodeZone}},
+		"spec": map[string]any{"podCIDR": PodCIDR4, "podCIDRs": []any{PodCIDR4, PodCIDR6}},
+		"status": map[string]any{"addresses": addresses, "conditions": []any{
+			map[string]any{"type": "Ready", "status": "True", "reason": "Devcluster", "message": "there is no kubelet to say otherwise"}}},
+	}
+}
+
+func (c *Cluster) proxyConfiguration() any {
+	return map[string]any{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+		"mode": cmp.Or(c.options.ProxyMode, "nftables"), "hostnameOverride": NodeName, "clientConnection": map[string]any{"kubeconfig": c.file("system:kube-proxy.kubeconfig")},
+		"clusterCIDR":        fmt.Sprintf("%s,%s", PodCIDR4, PodCIDR6),
+		"healthzBindAddress": "0.0.0.0:" + healthPort,
+		// The kernel's limits are the machine's, not the namespace's.
+		"conntrack": map[string]any{"maxPerCore": 0, "min": 0},
+	}
+}
+
+func (c *Cluster) corefile() string {
+	return fmt.Sprintf(`. {
+	errors
+	ready
+	kubernetes cluster.local in-addr.arpa ip6.arpa {
+		kubeconfig %s
+		fallthrough in-addr.arpa ip6.arpa
+	}
+	forward . %s {
+		max_fails 0
+	}
+}
+`, c.file("system:coredns.kubeconfig"), UpstreamDNS)
+}

@@ -1,0 +1,228 @@
+package devcluster
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// leaveBehind is the program that TestNothingIsLeftBehind kills. It makes one of each thing that could remain.
+func leaveBehind() {
+	what := os.Getenv(leftoverEnv)
+	if what == "exit" {
+		os.Exit(7)
+	}
+	if err := litter(context.Background(), what == "cluster"); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("up")
+	if what == "panic" {
+		panic("on purpose")
+	}
+	select {}
+}
+
+func litter(ctx context.Context, cluster bool) error {
+	var n *Network
+	var err error
+	if cluster {
+		c, startErr := Start(ctx, Options{})
+		err = startErr
+		if err == nil {
+			n = c.Network
+		}
+	} else {
+		n, err = OpenNetwork()
+	}
+	if err != nil {
+		return err
+	}
+	ns, err := n.AddNamespace("backend", "203.0.113.10")
+	if err != nil {
+		return err
+	}
+	if err := ns.Drop(netip.MustParseAddrPort("203.0.113.10:1")); err != nil {
+		return err
+	}
+	if _, err := ns.StartDNS(ctx, map[string]string{"example.com": ""}, ""); err != nil {
+		return err
+	}
+	return ns.Command(ctx, "setsid", "sleep", "1000").Start()
+}
+
+// state is everything of which nothing may remain.
+type state map[string]string
+
+func look(t *testing.T) state {
+	t.Helper()
+	s := state{"mounts": read(t, "/proc/self/mountinfo"), "links": run(t, "ip", "-brief", "link"), "rules": run(t, "nft", "list", "ruleset")}
+	namespaces := map[string]bool{}
+	for _, process := range glob(t, "/proc/[0-9]*") {
+		if cmdline, err := os.ReadFile(process + "/cmdline"); err == nil {
+			s["process "+filepath.Base(process)] = strings.ReplaceAll(string(cmdline), "\x00", " ")
+		}
+		for _, kind := range []string{"net", "mnt", "pid", "user"} {
+			if link, err := os.Readlink(process + "/ns/" + kind); err == nil {
+				namespaces[link] = true
+			}
+		}
+	}
+	s["namespaces"] = fmt.Sprint(slices.Sorted(maps.Keys(namespaces)))
+	cache, err := cacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{cache, filepath.Join(cache, "run"), os.TempDir()} {
+		s["files in "+dir] = fmt.Sprint(glob(t, filepath.Join(dir, "*")))
+	}
+	return s
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", name, err, out)
+	}
+	return string(out)
+}
+
+// child finds the only child of a process; each thread lists those it has started.
+func child(t *testing.T, pid int) int {
+	t.Helper()
+	var children strings.Builder
+	for _, list := range glob(t, fmt.Sprintf("/proc/%d/task/*/children", pid)) {
+		children.WriteString(read(t, list))
+	}
+	id, err := strconv.Atoi(strings.TrimSpace(children.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// TestNothingIsLeftBehind ends a program that has a cluster in every way there is, and looks for remains.
+func TestNothingIsLeftBehind(t *testing.T) {
+	kill := func(find func(t *testing.T, outer int) int, signal syscall.Signal) func(*testing.T, int) {
+		return func(t *testing.T, outer int) {
+			if err := syscall.Kill(find(t, outer), signal); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	outer := func(_ *testing.T, outer int) int { return outer }
+	pid1 := func(t *testing.T, outer int) int { return child(t, outer) }
+	program := func(t *testing.T, outer int) int { return child(t, child(t, outer)) }
+	group := func(_ *testing.T, outer int) int { return -outer }
+	for _, test := range []struct {
+		name, what string
+		end        func(t *testing.T, outer int)
+		code       int // -1: killed
+	}{
+		{"kill -9 of the outer process, whole cluster", "cluster", kill(outer, syscall.SIGKILL), -1},
+		{"kill -9 of the outer process", "network", kill(outer, syscall.SIGKILL), -1},
+		{"kill -9 of PID 1", "network", kill(pid1, syscall.SIGKILL), 128 + 9},
+		{"kill -9 of the program", "network", kill(program, syscall.SIGKILL), 128 + 9},
+		{"Ctrl-C", "network", kill(group, syscall.SIGINT), 128 + 2},
+		{"SIGTERM", "network", kill(outer, syscall.SIGTERM), 128 + 15},
+		{"panic", "panic", func(*testing.T, int) {}, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(leftoverEnv, test.what)
+			before := look(t)
+			cmd := exec.Command("/proc/self/exe")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(stdout).ReadString('\n')
+			if line != "up\n" {
+				t.Fatalf("the program says %q, %v", line, err)
+			}
+			test.end(t, cmd.Process.Pid)
+			_, _ = io.Copy(io.Discard, stdout) // ends when the last process that has it is gone
+			_ = cmd.Wait()
+			if got := cmd.ProcessState.ExitCode(); got != test.code {
+				t.Errorf("exit code %d, want %d", got, test.code)
+			}
+			for deadline := time.Now().Add(20 * time.Second); ; {
+				after := look(t)
+				if maps.Equal(before, after) {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("before:\n%v\nafter:\n%v", before, after)
+				}
+			}
+		})
+	}
+}
+
+// TestExitStatus sees the program's own exit status outside.
+func TestExitStatus(t *testing.T) {
+	t.Setenv(leftoverEnv, "exit")
+	err := exec.Command("/proc/self/exe").Run()
+	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 7 {
+		t.Errorf("%v, want exit status 7", err)
+	}
+}
+
+// TestOrphansAreReaped leaves a grandchild to PID 1, which must not keep it as a zombie.
+func TestOrphansAreReaped(t *testing.T) {
+	pid := strings.TrimSpace(run(t, "sh", "-c", "true >/dev/null 2>&1 & echo $!"))
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if _, err := os.Stat("/proc/" + pid); os.IsNotExist(err) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %s remains: %s", pid, read(t, "/proc/"+pid+"/status"))
+		}
+	}
+}
+
+// TestOutsideIsRefused keeps the library from changing the machine's own network.
+func TestOutsideIsRefused(t *testing.T) {
+	inside = false
+	defer func() { inside = true }()
+	if _, err := OpenNetwork(); err != errOutside {
+		t.Errorf("OpenNetwork: %v", err)
+	}
+	if _, err := Start(t.Context(), Options{}); err != errOutside {
+		t.Errorf("Start: %v", err)
+	}
+}

@@ -93,7 +93,7 @@ type TargetNotes struct {
 	Answer Answer
 	// Denied is why policy refuses an address of it, Audited why it would; "" where it does not.
 	Denied, Audited string
-	// Duplicate, Foreign family and Truncated count the addresses that are not published for these reasons.
+	// Duplicates, OtherFamily and Truncated count the addresses that are not published for these reasons.
 	Duplicates, OtherFamily, Truncated int
 }
 

@@ -19,8 +19,8 @@ import (
 // spec leave the Service, and those that others added stay.
 const AnnotationServiceKeys = "external-backend.io/service-keys"
 
-// nowhere is where the name of a Service points that passes from ClusterIP to Headless or back (RFC 6761).
-const nowhere = "moving.invalid"
+// Nowhere is a name that never resolves (RFC 6761): that of a Service on its way from ClusterIP to Headless or back, and of an alias that may not be published.
+const Nowhere = "nowhere.invalid"
 
 // ServicePlan is the next write that brings a Service to its spec.
 type ServicePlan struct {
@@ -64,7 +64,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
 	s := live.DeepCopy()
 	setService(b, s)
 	if crossesHeadless(b, live) {
-		passThroughName(s, nowhere)
+		passThroughName(s, Nowhere)
 		out.HeadlessChanged = true
 	}
 	out.SelectorRemoved = len(live.Spec.Selector) > 0

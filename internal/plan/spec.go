@@ -94,6 +94,9 @@ func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) in
 	return cmp.Or(p.TargetPort, p.Port)
 }
 
+// TargetPort is the port number that traffic for p goes to at t.
+func TargetPort(t *v1alpha1.Target, p *v1alpha1.Port) int32 { return targetPort(t, p, false, 0) }
+
 // checkPort is the port of spec.healthCheck: a number, a name, or nil for the first TCP port.
 func checkPort(h *v1alpha1.HealthCheck) *intstr.IntOrString {
 	switch {
@@ -139,8 +142,25 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 			AppProtocol: appProtocol(p),
 		})
 	}
-	slices.SortFunc(ports, func(a, b Port) int { return cmp.Compare(a.Name, b.Name) })
+	sortPorts(ports)
 	return ports
+}
+
+func sortPorts(ports []Port) {
+	slices.SortFunc(ports, func(a, b Port) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// ServiceLabels are the labels of spec.service, which the slices carry as well: kube-proxy and others select slices by the labels of their Service.
+func ServiceLabels(b *v1alpha1.ExternalBackend) map[string]string { return plain(service(b).Labels) }
+
+// Hinted tells whether every endpoint has what trafficDistribution hints are made from: kube-proxy ignores them all where one lacks it.
+func Hinted(c *Candidates, nodes bool) bool {
+	for i := range c.Endpoints {
+		if c.Endpoints[i].Zone == "" || nodes && c.Endpoints[i].NodeName == "" {
+			return false
+		}
+	}
+	return true
 }
 
 func appProtocol(p *v1alpha1.Port) *string {

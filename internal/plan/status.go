@@ -93,7 +93,7 @@ func (w *statusWriter) count() {
 			c.Ready++
 		}
 		verdict := Healthy
-		if w.Candidates.Endpoints[i].probed {
+		if i < len(w.Candidates.Endpoints) && w.Candidates.Endpoints[i].probed {
 			verdict = w.Publication.States[i].Verdict
 			w.probed.total++
 			w.probed.healthy += count(verdict == Healthy)
@@ -359,4 +359,30 @@ func (w *statusWriter) traffic() string {
 		text += " No tier has panicThreshold: every endpoint of an Active target is ready, whatever its health."
 	}
 	return text
+}
+
+// EndpointStates are the states that published endpoints are counted by.
+var EndpointStates = []v1alpha1.ObservedState{
+	v1alpha1.ObservedStateHealthy, v1alpha1.ObservedStateUnhealthy, v1alpha1.ObservedStateUnknown, v1alpha1.ObservedStateUnprobed, v1alpha1.ObservedStateDraining,
+}
+
+// CountStates counts the published endpoints by EndpointStates; every endpoint is in one of them.
+func CountStates(c *Candidates, p *Publication) map[v1alpha1.ObservedState]int {
+	counts := make(map[v1alpha1.ObservedState]int, len(EndpointStates))
+	for i := range p.Endpoints {
+		state := v1alpha1.ObservedStateUnprobed
+		switch {
+		case p.Endpoints[i].Terminating:
+			state = v1alpha1.ObservedStateDraining
+		case i >= len(c.Endpoints) || !c.Endpoints[i].probed:
+		case p.States[i].Verdict == Healthy:
+			state = v1alpha1.ObservedStateHealthy
+		case p.States[i].Verdict == Unhealthy:
+			state = v1alpha1.ObservedStateUnhealthy
+		default:
+			state = v1alpha1.ObservedStateUnknown
+		}
+		counts[state]++
+	}
+	return counts
 }

@@ -1,0 +1,184 @@
+// Command manager runs the External Backend Operator.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/controllers"
+)
+
+// flags are all that can be set on the command line.
+type flags struct {
+	metricsAddress, healthAddress, leaderElectionNamespace string
+	metricsSecure, leaderElect                             bool
+	metricsCertPath                                        string
+	protected, clusterCIDRs, defaultPolicy                 string
+	options                                                controllers.Options
+	zap                                                    zap.Options
+}
+
+func parseFlags(set *flag.FlagSet, args []string) (*flags, error) {
+	f := &flags{}
+	set.StringVar(&f.metricsAddress, "metrics-bind-address", "0", "Where metrics are served, such as :8443; 0 turns them off.")
+	set.BoolVar(&f.metricsSecure, "metrics-secure", true, "Serve metrics over HTTPS, to those only whom the API server authenticates and allows to get /metrics.")
+	set.StringVar(&f.metricsCertPath, "metrics-cert-path", "", "A directory with tls.crt and tls.key for metrics; empty: a self-signed certificate.")
+	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Where /healthz and /readyz are served; 0 turns them off.")
+	set.BoolVar(&f.leaderElect, "leader-elect", false, "Let only one of several managers act at a time.")
+	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "", "Where the lease lives; empty: the manager's own namespace, outside a cluster $POD_NAMESPACE, else external-backend-system.")
+	set.IntVar(&f.options.MaxEndpointsPerSlice, "max-endpoints-per-slice", 100, "Endpoints in one EndpointSlice at most, 1 to 1000.")
+	set.IntVar(&f.options.MaxEndpointsPerBackend, "max-endpoints-per-backend", 10000, "Endpoints of one ExternalBackend at most.")
+	set.IntVar(&f.options.MaxConcurrentProbes, "max-concurrent-probes", 4096, "Probes in flight at most.")
+	set.IntVar(&f.options.MaxAddressesPerName, "max-addresses-per-name", 1024, "Addresses published for one DNS name at most.")
+	set.StringVar(&f.protected, "protected-services", "", "Services that no ExternalBackend may stand behind, as namespace/name,...; default/kubernetes always is one.")
+	set.StringVar(&f.options.ClusterDomain, "cluster-domain", "cluster.local", "The DNS domain of this cluster, whose names can't be published as such.")
+	set.StringVar(&f.options.ResolvConf, "resolv-conf", "/etc/resolv.conf", "Names the nameservers of ExternalBackends without spec.dns.nameservers.")
+	set.StringVar(&f.clusterCIDRs, "cluster-cidrs", "", "Pod, Service and node ranges of this cluster beside those discovered, as CIDR,...; targets in them need a policy that names them.")
+	set.StringVar(&f.defaultPolicy, "default-target-policy", "Allow", "What a namespace may use that no ExternalBackendPolicy selects: Allow (all that is not forbidden) or Deny.")
+	f.zap.BindFlags(set)
+	if err := set.Parse(args); err != nil {
+		return nil, err
+	}
+	return f, f.complete()
+}
+
+// complete reads what flags hold in text, and checks bounds.
+func (f *flags) complete() error {
+	for _, bound := range []struct {
+		name             string
+		value, low, high int
+	}{
+		{"max-endpoints-per-slice", f.options.MaxEndpointsPerSlice, 1, 1000},
+		{"max-endpoints-per-backend", f.options.MaxEndpointsPerBackend, 1, 1_000_000},
+		{"max-concurrent-probes", f.options.MaxConcurrentProbes, 1, 1_000_000},
+		{"max-addresses-per-name", f.options.MaxAddressesPerName, 1, 1_000_000},
+	} {
+		if bound.value < bound.low || bound.value > bound.high {
+			return fmt.Errorf("--%s=%d: must be from %d to %d", bound.name, bound.value, bound.low, bound.high)
+		}
+	}
+	f.options.Protected = map[types.NamespacedName]bool{}
+	for _, text := range list(f.protected) {
+		namespace, name, ok := strings.Cut(text, "/")
+		if !ok || namespace == "" || name == "" {
+			return fmt.Errorf("--protected-services: %q must be namespace/name", text)
+		}
+		f.options.Protected[types.NamespacedName{Namespace: namespace, Name: name}] = true
+	}
+	for _, text := range list(f.clusterCIDRs) {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("--cluster-cidrs: %q must be a CIDR", text)
+		}
+		f.options.ClusterCIDRs = append(f.options.ClusterCIDRs, p)
+	}
+	switch f.defaultPolicy {
+	case "Allow":
+	case "Deny":
+		f.options.DefaultDeny = true
+	default:
+		return fmt.Errorf("--default-target-policy=%s: must be Allow or Deny", f.defaultPolicy)
+	}
+	return nil
+}
+
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// outOfCluster is the lease's namespace where no ServiceAccount tells one.
+func (f *flags) leaseNamespace() string {
+	if f.leaderElectionNamespace != "" {
+		return f.leaderElectionNamespace
+	}
+	if _, err := os.Stat("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); err == nil {
+		return "" // the manager reads it there
+	}
+	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
+		return namespace
+	}
+	return "external-backend-system"
+}
+
+func main() {
+	f, err := parseFlags(flag.CommandLine, os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&f.zap)))
+	if err := run(ctrl.SetupSignalHandler(), f); err != nil {
+		ctrl.Log.Error(err, "The manager has stopped")
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, f *flags) error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return err
+	}
+	config.QPS = -1                           // the API server's priority and fairness shares its time out
+	config.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, which the documentation says
+	grace, lease := 30*time.Second, 15*time.Second
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme(),
+		Cache:                         controllers.CacheOptions(),
+		Metrics:                       f.metrics(),
+		HealthProbeBindAddress:        f.healthAddress,
+		LeaderElection:                f.leaderElect,
+		LeaderElectionID:              "external-backend.io",
+		LeaderElectionNamespace:       f.leaseNamespace(),
+		LeaderElectionReleaseOnCancel: true, // the process ends with the manager
+		LeaseDuration:                 &lease,
+		GracefulShutdownTimeout:       &grace,
+	})
+	if err != nil {
+		return err
+	}
+	if err := controllers.Setup(ctx, mgr, f.options, metrics.Registry); err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("readyz", healthz.Ping); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func (f *flags) metrics() metricsserver.Options {
+	o := metricsserver.Options{BindAddress: f.metricsAddress, SecureServing: f.metricsSecure, CertDir: f.metricsCertPath}
+	if f.metricsSecure {
+		o.FilterProvider = filters.WithAuthenticationAndAuthorization
+		o.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }} // HTTP/2 resets are costly (CVE-2023-44487)
+	}
+	return o
+}
+
+func scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(s))
+	utilruntime.Must(v1alpha1.AddToScheme(s))
+	return s
+}

@@ -1,0 +1,265 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/policy"
+	"github.com/external-backend/operator/internal/resolve"
+)
+
+// maxServiceWrites bounds the writes to a Service in one reconcile: two of a type change, each once more after a conflict.
+const maxServiceWrites = 4
+
+// applyService writes the Service until it is as planned, and leaves it in o. A stale cache shows as a conflict, after which the API server is asked.
+func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	if b.Spec.ServiceRef != nil {
+		return
+	}
+	b = o.asPermitted(b)
+	if o.service != nil && !o.service.DeletionTimestamp.IsZero() {
+		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q is being deleted; it is made anew once it is gone.", o.service.Name), nil)
+		return
+	}
+	for range maxServiceWrites {
+		p := plan.Service(b, o.service)
+		if p.Conflict != "" {
+			out.fail(v1alpha1.ReasonServiceConflict, p.Conflict, nil)
+			return
+		}
+		if p.Write == nil {
+			return
+		}
+		err := r.writeService(ctx, p.Write, m)
+		switch {
+		case err == nil:
+			out.notes = append(out.notes, serviceNotes(p)...)
+			o.service = p.Write
+		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err) && o.service == nil, apierrors.IsNotFound(err) && o.service != nil:
+			if o.service, err = r.liveService(ctx, client.ObjectKeyFromObject(p.Write)); err != nil {
+				out.fail(v1alpha1.ReasonApplyFailed, "The Service can't be read: "+refusal(err), err)
+				return
+			}
+		default:
+			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err)), retriable(err))
+			return
+		}
+	}
+}
+
+func (r *Reconciler) writeService(ctx context.Context, s *corev1.Service, m *memory) error {
+	if s.UID == "" {
+		if err := r.Create(ctx, s); err != nil {
+			return err
+		}
+		m.service = writtenService{service: s, created: r.now()}
+		return nil
+	}
+	if err := r.Update(ctx, s); err != nil {
+		return err
+	}
+	m.service.service = s
+	return nil
+}
+
+func (r *Reconciler) liveService(ctx context.Context, key types.NamespacedName) (*corev1.Service, error) {
+	var s corev1.Service
+	if err := r.Live.Get(ctx, key, &s); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return &s, nil
+}
+
+// refusal is what the API server said, without the object's own name before it.
+func refusal(err error) string {
+	if status, ok := err.(apierrors.APIStatus); ok && status.Status().Details != nil && len(status.Status().Details.Causes) > 0 {
+		var texts []string
+		for _, c := range status.Status().Details.Causes {
+			texts = append(texts, strings.TrimPrefix(c.Field+": "+c.Message, ": "))
+		}
+		return strings.Join(texts[:min(len(texts), 3)], "; ")
+	}
+	if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		return "the API server can't be reached"
+	}
+	return err.Error()
+}
+
+// retriable is nil for what only a change of the spec can mend: it is not tried again before.
+func retriable(err error) error {
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return nil
+	}
+	return err
+}
+
+// sliceOwner is the controller reference of the slices: the Service, where it is ours.
+func (o *observation) sliceOwner(b *v1alpha1.ExternalBackend) *metav1.OwnerReference {
+	if b.Spec.ServiceRef == nil && metav1.IsControlledBy(o.service, b) {
+		return metav1.NewControllerRef(o.service, corev1.SchemeGroupVersion.WithKind("Service"))
+	}
+	return metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend"))
+}
+
+// applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish
+// first. It reports whether all went well.
+func (r *Reconciler) applySlices(ctx context.Context, o *observation, m *memory, c plan.SliceChanges, out *outcome) bool {
+	w := sliceWriter{Reconciler: r, ctx: ctx, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
+	for _, s := range o.slices {
+		w.current[s.Name] = s
+	}
+	for _, s := range c.Create {
+		w.create(s)
+	}
+	for _, s := range c.Update {
+		w.update(s)
+	}
+	for _, s := range c.Delete {
+		w.delete(s)
+	}
+	if w.wrote {
+		m.setLastWrite(r.now())
+	}
+	if w.err != nil {
+		out.fail(v1alpha1.ReasonApplyFailed, "EndpointSlices can't be written: "+refusal(w.err), w.err)
+	}
+	return w.err == nil
+}
+
+// sliceWriter applies one plan.
+type sliceWriter struct {
+	*Reconciler
+	ctx     context.Context
+	memory  *memory
+	current map[string]*discoveryv1.EndpointSlice
+	failed  []*discoveryv1.EndpointSlice
+	wrote   bool
+	err     error // the first
+}
+
+func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
+	err := w.Create(w.ctx, s)
+	if err == nil {
+		w.wrote = true
+		w.memory.createdSlice(s, w.now())
+		return
+	}
+	if apierrors.IsAlreadyExists(err) { // an earlier create that the cache has not seen
+		w.refresh(s)
+	}
+	w.fail(s, err)
+}
+
+func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
+	if w.strands(s.Name, s) {
+		return
+	}
+	err := w.Update(w.ctx, s)
+	if err == nil {
+		w.wrote = true
+		w.memory.updatedSlice(s)
+		return
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		w.refresh(s)
+	}
+	w.fail(s, err)
+}
+
+func (w *sliceWriter) delete(s *discoveryv1.EndpointSlice) {
+	if w.strands(s.Name, nil) {
+		return
+	}
+	err := w.Delete(w.ctx, s, client.Preconditions{UID: &s.UID})
+	if err == nil || apierrors.IsNotFound(err) {
+		w.wrote = true
+		w.memory.deletedSlice(s)
+		return
+	}
+	if apierrors.IsConflict(err) {
+		w.refresh(s)
+	}
+	w.fail(s, err)
+}
+
+func (w *sliceWriter) strands(name string, next *discoveryv1.EndpointSlice) bool {
+	current := w.current[name]
+	return current != nil && plan.Strands(current, next, w.failed)
+}
+
+// refresh asks the API server how the slice is, for the next plan.
+func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
+	var live discoveryv1.EndpointSlice
+	switch err := w.Live.Get(w.ctx, client.ObjectKeyFromObject(s), &live); {
+	case err == nil && live.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy:
+		w.memory.createdSlice(&live, w.now())
+	case apierrors.IsNotFound(err):
+		w.memory.deletedSlice(s)
+	}
+}
+
+func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {
+	w.failed = append(w.failed, s)
+	if w.err == nil || apierrors.IsConflict(w.err) || apierrors.IsAlreadyExists(w.err) {
+		w.err = err
+	}
+}
+
+// stopForeign ends what others publish behind the Service and may be taken away, now that ours stands.
+func (r *Reconciler) stopForeign(ctx context.Context, o *observation, out *outcome) {
+	for _, s := range o.yielding {
+		err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID})
+		if err == nil {
+			out.notes = append(out.notes, noteForeignRemoved("EndpointSlice", s.Name))
+		} else if !apierrors.IsNotFound(err) {
+			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("EndpointSlice %q can't be deleted: %s", s.Name, refusal(err)), err)
+		}
+	}
+	if o.yieldingEndpoints == nil {
+		return
+	}
+	marked := o.yieldingEndpoints.DeepCopy()
+	metav1.SetMetaDataLabel(&marked.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
+	if err := r.Patch(ctx, marked, client.MergeFrom(o.yieldingEndpoints)); client.IgnoreNotFound(err) != nil {
+		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Endpoints %q can't be marked: %s", marked.Name, refusal(err)), err)
+		return
+	}
+	out.notes = append(out.notes, noteForeignRemoved("Endpoints", marked.Name))
+}
+
+// dns is how b's names are to be asked, less the nameservers that policy refuses.
+func (r *Reconciler) dns(b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) resolve.Config {
+	if b.Spec.DNS == nil || len(b.Spec.DNS.Nameservers) == 0 {
+		return dnsConfig(b.Spec.DNS, nil, m.refs.dnsMissing, m.refs)
+	}
+	var allowed []netip.AddrPort
+	for i, text := range b.Spec.DNS.Nameservers {
+		ns, err := parseNameserver(text, b.Spec.DNS.Transport)
+		d := o.view.Nameserver(ns)
+		d.Allowed = d.Allowed && err == nil
+		if d.Allowed {
+			allowed = append(allowed, ns)
+		}
+		place := fmt.Sprintf("spec.dns.nameservers[%d] (%s)", i, d.Kind)
+		if !d.Allowed && out.status.Nameserver == "" {
+			out.status.Nameserver = place
+		}
+		if d.WouldDeny && out.status.NameserverAudited == "" {
+			out.status.NameserverAudited = place
+		}
+	}
+	return dnsConfig(b.Spec.DNS, allowed, m.refs.dnsMissing || len(allowed) == 0, m.refs)
+}
+
+func tcp(port uint16) policy.Port { return policy.Port{Protocol: corev1.ProtocolTCP, Port: port} }

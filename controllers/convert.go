@@ -1,0 +1,233 @@
+package controllers
+
+import (
+	"cmp"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/policy"
+	"github.com/external-backend/operator/internal/probe"
+	"github.com/external-backend/operator/internal/resolve"
+)
+
+// dnsConfig is spec.dns with its defaults, as the resolver wants it.
+func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool, secrets references) resolve.Config {
+	if spec == nil {
+		spec = &v1alpha1.DNS{}
+	}
+	seconds := func(value *int32, absent int32) time.Duration {
+		if value == nil {
+			value = &absent
+		}
+		return time.Duration(*value) * time.Second
+	}
+	c := resolve.Config{
+		Nameservers:  nameservers,
+		Transport:    resolve.Transport(cmp.Or(spec.Transport, v1alpha1.DNSTransportUDP)),
+		MinTTL:       time.Duration(cmp.Or(spec.MinTTLSeconds, 5)) * time.Second,
+		MaxTTL:       time.Duration(cmp.Or(spec.MaxTTLSeconds, 3600)) * time.Second,
+		Stale:        seconds(spec.StaleSeconds, 86400),
+		RemovalDelay: time.Duration(spec.RemovalDelaySeconds) * time.Second,
+		NoQueries:    noQueries,
+	}
+	if spec.Transport == v1alpha1.DNSTransportTLS && spec.TLS != nil {
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: spec.TLS.ServerName, RootCAs: secrets.dnsRoots}
+		c.TLSIdentity = spec.TLS.ServerName + "\x00" + secrets.dnsIdentity
+	}
+	return c
+}
+
+// parseNameserver reads "IP", "IPv4:port" or "[IPv6]:port"; without a port it is 53, or 853 over TLS. What the schema lets in always parses.
+func parseNameserver(text string, transport v1alpha1.DNSTransport) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		port := uint16(53)
+		if transport == v1alpha1.DNSTransportTLS {
+			port = 853
+		}
+		return netip.AddrPortFrom(a, port), nil
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(a, uint16(n)), nil
+}
+
+// families are those that a Service serves, as the resolver wants them.
+func families(f plan.Families) resolve.Families {
+	var out resolve.Families
+	if f.IPv4 {
+		out |= resolve.IPv4
+	}
+	if f.IPv6 {
+		out |= resolve.IPv6
+	}
+	return out
+}
+
+// wanted are the names of the targets that are to be looked up, by target, each with what is published for that target.
+func wanted(b *v1alpha1.ExternalBackend, f plan.Families, published []plan.Endpoint) map[string]resolve.Wanted {
+	out := map[string]resolve.Wanted{}
+	for i := range b.Spec.Targets {
+		t := &b.Spec.Targets[i]
+		if name := cmp.Or(t.Hostname, t.SRVName); name != "" && t.State != v1alpha1.TargetStateDisabled {
+			out[t.Name] = resolve.Wanted{Question: resolve.Question{Name: name, SRV: t.SRVName != "", Families: families(f)}}
+		}
+	}
+	for i := range published {
+		e := &published[i]
+		w, ok := out[e.Target]
+		if !ok || !e.DrainUntil.IsZero() {
+			continue
+		}
+		seed := resolve.Addr{IP: e.Addr, Rank: e.Rank}
+		if w.SRV { // the record's port stands in the first of spec.ports
+			for _, p := range e.Ports {
+				if p.Name == b.Spec.Ports[0].Name {
+					seed.Port = uint16(p.Port)
+				}
+			}
+		}
+		w.Seed = append(w.Seed, seed)
+		out[e.Target] = w
+	}
+	return out
+}
+
+// questions are what the resolver is to keep true. Only at the start is what stands in the slices the last good answer of a name: later on the engine knows
+// better, and a target whose name was changed must not go on with the old one's addresses.
+func questions(names map[string]resolve.Wanted, start bool) []resolve.Wanted {
+	out := make([]resolve.Wanted, 0, len(names))
+	for _, w := range names {
+		if !start {
+			w.Seed = nil
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// answers turns the resolver's snapshot into one answer a target. Until a changed name has its first answer its target keeps what is published for it.
+func answers(names map[string]resolve.Wanted, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
+	out := make(map[string]plan.Answer, len(names))
+	for target, w := range names {
+		a, ok := snapshot[w.Question]
+		if !ok || a.Status == resolve.Pending && len(a.Addrs) == 0 {
+			a = resolve.Answer{Status: resolve.Pending, Addrs: w.Seed}
+		}
+		addrs := make([]plan.Addr, len(a.Addrs))
+		for i, addr := range a.Addrs {
+			addrs[i] = plan.Addr(addr)
+		}
+		out[target] = plan.Answer{Status: plan.AnswerStatus(a.Status), Addrs: addrs, Reason: a.Reason, Cause: a.Cause, Omitted: a.Omitted}
+	}
+	return out
+}
+
+// healthCheck is spec.healthCheck with its defaults, as the prober wants it; nil without one.
+func healthCheck(h *v1alpha1.HealthCheck, secrets references) *probe.Check {
+	if h == nil {
+		return nil
+	}
+	c := &probe.Check{
+		Period:           time.Duration(cmp.Or(h.PeriodSeconds, 10)) * time.Second,
+		Timeout:          time.Duration(cmp.Or(h.TimeoutSeconds, 3)) * time.Second,
+		Confirm:          time.Duration(cmp.Or(h.ConfirmPeriodMilliseconds, 1000)) * time.Millisecond,
+		SuccessThreshold: int(cmp.Or(h.SuccessThreshold, 1)),
+		FailureThreshold: int(cmp.Or(h.FailureThreshold, 3)),
+		Suspended:        secrets.checkMissing,
+	}
+	secure := false
+	switch {
+	case h.HTTPGet != nil:
+		c.HTTP = httpGet(h.HTTPGet)
+		secure = h.HTTPGet.Scheme == corev1.URISchemeHTTPS
+	case h.TCPSocket != nil:
+		c.TCP = &probe.TCPSocket{Send: h.TCPSocket.Send, Expect: h.TCPSocket.Expect}
+		secure = h.TLS != nil
+	case h.GRPC != nil:
+		c.GRPC = &probe.GRPC{Service: h.GRPC.Service}
+		secure = h.GRPC.Mode == v1alpha1.GRPCModeTLS
+	}
+	if secure {
+		c.TLS = &probe.TLS{RootCAs: secrets.checkRoots, Certificate: secrets.certificate, Identity: secrets.checkIdentity}
+		if h.TLS != nil {
+			c.TLS.ServerName = h.TLS.ServerName
+			c.TLS.InsecureSkipVerify = h.TLS.Verification == v1alpha1.TLSVerificationNone
+		}
+	}
+	return c
+}
+
+func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
+	out := &probe.HTTPGet{Path: cmp.Or(h.Path, "/"), Host: h.Host}
+	for _, header := range h.HTTPHeaders {
+		out.Headers = append(out.Headers, probe.Header{Name: header.Name, Value: header.Value})
+	}
+	for _, text := range h.ExpectedStatuses {
+		if r, err := probe.ParseStatusRange(text); err == nil { // the schema lets no other in
+			out.Expected = append(out.Expected, r)
+		}
+	}
+	return out
+}
+
+// probeEndpoints are the planned probes, sorted so that equal plans ask for the same.
+func probeEndpoints(probes map[plan.ProbeID]plan.Probe) []probe.Endpoint {
+	out := make([]probe.Endpoint, 0, len(probes))
+	for id, p := range probes {
+		e := probe.Endpoint{ID: probe.ID(id), Dial: p.Dial, Host: p.Host}
+		if p.Published {
+			e.Seed = probe.Unhealthy
+			if p.Serving {
+				e.Seed = probe.Healthy
+			}
+		}
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b probe.Endpoint) int {
+		return cmp.Or(cmp.Compare(a.ID.Target, b.ID.Target), a.ID.Addr.Compare(b.ID.Addr), cmp.Compare(a.ID.Port, b.ID.Port))
+	})
+	return out
+}
+
+// states are the prober's verdicts in the planner's words.
+func states(snapshot map[probe.ID]probe.State) map[plan.ProbeID]plan.ProbeState {
+	out := make(map[plan.ProbeID]plan.ProbeState, len(snapshot))
+	for id, s := range snapshot {
+		out[plan.ProbeID(id)] = plan.ProbeState{Verdict: plan.Verdict(s.Verdict), Reason: s.Reason, Flapping: s.Flapping}
+	}
+	return out
+}
+
+// permit asks policy in the planner's words.
+func permit(view *policy.View) plan.Permit {
+	return func(name string, addr netip.Addr, ports []plan.Port) plan.Refusal {
+		asked := make([]policy.Port, len(ports))
+		for i, p := range ports {
+			asked[i] = policy.Port{Protocol: p.Protocol, Port: uint16(p.Port)}
+		}
+		d := view.Target(name, addr, asked...)
+		r := plan.Refusal{Denied: !d.Allowed, WouldDeny: d.WouldDeny, KeepPublished: d.ByDiscoveryAlone}
+		if r.Denied || r.WouldDeny {
+			r.Kind = d.Kind.String()
+		}
+		return r
+	}
+}

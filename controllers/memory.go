@@ -1,0 +1,191 @@
+package controllers
+
+import (
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+)
+
+// memory is what one ExternalBackend's reconciles hand on to the next one. All of it can be lost: what matters is read back from the cluster. But for dial, it belongs
+// to the one reconcile of its key that runs at a time.
+type memory struct {
+	// started: names and probes have been handed to the engines since the process started.
+	started bool
+	tier    *plan.TierState
+	probes  map[plan.ProbeID]plan.Probe
+	states  map[plan.ProbeID]plan.ProbeState
+	refs    references
+
+	// service and slices are what was written last, until the cache has seen it, so that a stale cache, or an API server that can be written but not watched,
+	// makes nobody plan on what is past.
+	service writtenService
+	slices  map[string]written
+	deleted map[types.UID]bool
+
+	status     *v1alpha1.ExternalBackendStatus
+	statusTime time.Time
+	told       *told
+	events     eventBudget
+
+	// dial tells under which name an address may be dialled; the probing engine asks at any time.
+	mu   sync.Mutex
+	dial map[netip.AddrPort]string
+	// wrote is when slices were written last, on which the coalescing of flips goes by.
+	wrote time.Time
+}
+
+// memories holds the memory of every ExternalBackend.
+type memories struct {
+	mu    sync.Mutex
+	byKey map[types.NamespacedName]*memory
+}
+
+// of finds or makes the memory of key.
+func (m *memories) of(key types.NamespacedName) *memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byKey == nil {
+		m.byKey = map[types.NamespacedName]*memory{}
+	}
+	if m.byKey[key] == nil {
+		m.byKey[key] = &memory{slices: map[string]written{}, deleted: map[types.UID]bool{}}
+	}
+	return m.byKey[key]
+}
+
+// peek finds the memory of key, or nil.
+func (m *memories) peek(key types.NamespacedName) *memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.byKey[key]
+}
+
+func (m *memories) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.byKey, key)
+}
+
+// mayDial returns the name under which addr may be dialled.
+func (m *memory) mayDial(addr netip.AddrPort) (string, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name, ok := m.dial[addr]
+	return name, ok
+}
+
+func (m *memory) setDial(dial map[netip.AddrPort]string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dial = dial
+}
+
+func (m *memory) lastWrite() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.wrote
+}
+
+func (m *memory) setLastWrite(t time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wrote = t
+}
+
+// unseen is how long a created object counts as there before the cache has shown it. It only has to outlast the cache's delay: what is created once more by
+// mistake collides with itself.
+const unseen = time.Minute
+
+// written is a slice as the API server returned it from a write.
+type written struct {
+	slice *discoveryv1.EndpointSlice
+	// created is when, for one that the cache has never shown.
+	created time.Time
+}
+
+// writtenService is the same for the Service.
+type writtenService struct {
+	service *corev1.Service
+	created time.Time
+}
+
+// latest puts what was written last over what the cache shows, and drops what the cache has caught up with.
+func (m *memory) latest(cached []*discoveryv1.EndpointSlice, now time.Time) []*discoveryv1.EndpointSlice {
+	out := make([]*discoveryv1.EndpointSlice, 0, len(cached)+len(m.slices))
+	kept := map[string]written{}
+	gone := map[types.UID]bool{}
+	seen := make(map[string]bool, len(cached))
+	for _, s := range cached {
+		seen[s.Name] = true
+		if m.deleted[s.UID] {
+			gone[s.UID] = true
+			continue
+		}
+		if w, ok := m.slices[s.Name]; ok && newer(w.slice, s) {
+			s = w.slice
+			kept[s.Name] = written{slice: s}
+		}
+		out = append(out, s)
+	}
+	for name, w := range m.slices {
+		if !seen[name] && now.Sub(w.created) < unseen {
+			out = append(out, w.slice)
+			kept[name] = w
+		}
+	}
+	m.slices, m.deleted = kept, gone
+	return out
+}
+
+// latestService does the same for the Service; cached is nil where the cache has none.
+func (m *memory) latestService(cached *corev1.Service, now time.Time) *corev1.Service {
+	switch w := m.service.service; {
+	case w == nil:
+	case cached != nil && newer(w, cached):
+		m.service.created = time.Time{}
+		return w
+	case cached == nil && now.Sub(m.service.created) < unseen:
+		return w
+	}
+	m.service = writtenService{}
+	return cached
+}
+
+// outstanding tells whether the cache has yet to show something that was created.
+func (m *memory) outstanding() bool {
+	for _, w := range m.slices {
+		if !w.created.IsZero() {
+			return true
+		}
+	}
+	return !m.service.created.IsZero()
+}
+
+func (m *memory) createdSlice(s *discoveryv1.EndpointSlice, now time.Time) {
+	m.slices[s.Name] = written{slice: s, created: now}
+}
+
+func (m *memory) updatedSlice(s *discoveryv1.EndpointSlice) {
+	m.slices[s.Name] = written{slice: s, created: m.slices[s.Name].created}
+}
+
+func (m *memory) deletedSlice(s *discoveryv1.EndpointSlice) {
+	delete(m.slices, s.Name)
+	m.deleted[s.UID] = true
+}
+
+// newer compares resource versions as numbers, which etcd's are and KEP-5504 promises; what is no number is never newer.
+func newer(a, b client.Object) bool {
+	va, errA := strconv.ParseUint(a.GetResourceVersion(), 10, 64)
+	vb, errB := strconv.ParseUint(b.GetResourceVersion(), 10, 64)
+	return errA == nil && errB == nil && va > vb
+}

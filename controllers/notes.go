@@ -1,0 +1,151 @@
+package controllers
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+)
+
+// Reasons of events that are no condition's reason.
+const (
+	eventEndpointUnhealthy = "EndpointUnhealthy"
+	eventEndpointHealthy   = "EndpointHealthy"
+	eventEndpointFlapping  = "EndpointFlapping"
+	eventTierChanged       = "TierChanged"
+	eventFailOpen          = "FailOpen"
+	eventSelectorRemoved   = "SelectorRemoved"
+	eventHeadlessChanged   = "HeadlessChanged"
+	eventAdopted           = "Adopted"
+	eventForeignRemoved    = "ForeignEndpointsRemoved"
+	eventSummary           = "MoreEvents"
+)
+
+// note is an event to be.
+type note struct{ kind, reason, action, text string }
+
+func normal(reason, action, format string, args ...any) note {
+	return note{corev1.EventTypeNormal, reason, action, fmt.Sprintf(format, args...)}
+}
+
+func warning(reason, action, format string, args ...any) note {
+	return note{corev1.EventTypeWarning, reason, action, fmt.Sprintf(format, args...)}
+}
+
+// serviceNotes tell what a write to the Service did that its owner should know.
+func serviceNotes(p plan.ServicePlan) []note {
+	var out []note
+	if p.SelectorRemoved {
+		out = append(out, warning(eventSelectorRemoved, "Apply", "Removed a selector from Service %q: its endpoints come from this ExternalBackend.", p.Write.Name))
+	}
+	if p.HeadlessChanged {
+		out = append(out, normal(eventHeadlessChanged, "Apply", "Service %q passes through ExternalName, so that it keeps its identity while its ClusterIP changes.", p.Write.Name))
+	}
+	if p.Adopted {
+		out = append(out, normal(eventAdopted, "Adopt", "Took Service %q over.", p.Write.Name))
+	}
+	return out
+}
+
+func noteForeignRemoved(kind, name string) note {
+	return normal(eventForeignRemoved, "Adopt", "%s %q no longer stands behind the Service: this ExternalBackend publishes its endpoints.", kind, name)
+}
+
+// conditionNotes tell which conditions went wrong with this status.
+func conditionNotes(before, after []metav1.Condition) []note {
+	var out []note
+	for _, t := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionPermitted, v1alpha1.ConditionResolved, v1alpha1.ConditionProgrammed} {
+		was, is := meta.FindStatusCondition(before, t), meta.FindStatusCondition(after, t)
+		if is == nil || is.Status != metav1.ConditionFalse || was != nil && was.Status == is.Status && was.Reason == is.Reason {
+			continue
+		}
+		out = append(out, warning(is.Reason, "Reconcile", "%s", is.Message))
+	}
+	return out
+}
+
+// endpointNotes tell which endpoints changed their verdict. The first verdict is news only where it is a bad one.
+func endpointNotes(before, after map[plan.ProbeID]plan.ProbeState) []note {
+	ids := slices.SortedFunc(maps.Keys(after), func(a, b plan.ProbeID) int {
+		return cmp.Or(cmp.Compare(a.Target, b.Target), a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port))
+	})
+	var out []note
+	for _, id := range ids {
+		was, is := before[id], after[id]
+		switch {
+		case is.Flapping && !was.Flapping:
+			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s keeps changing its health, so that its return is held back.", id.Target, id.Addr))
+		case is.Verdict == was.Verdict:
+		case is.Verdict == plan.Unhealthy:
+			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", id.Target, id.Addr, is.Reason))
+		case is.Verdict == plan.Healthy && was.Verdict == plan.Unhealthy:
+			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", id.Target, id.Addr))
+		}
+	}
+	return out
+}
+
+// trafficNotes tell of changes of the active tier.
+func trafficNotes(before, after *int32, failedOpen, failOpen bool) []note {
+	var out []note
+	switch {
+	case before != nil && after != nil && *before != *after:
+		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active in place of tier %d.", *after, *before))
+	case before == nil && after != nil:
+		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active.", *after))
+	case before != nil && after == nil:
+		out = append(out, warning(eventTierChanged, "Failover", "No tier has enough healthy endpoints to be active; tier %d was.", *before))
+	}
+	if failOpen && !failedOpen {
+		out = append(out, warning(eventFailOpen, "Failover", "No tier has panicThreshold: every endpoint of an Active target is ready, whatever its health."))
+	}
+	return out
+}
+
+// Of each object at most eventBurst events are told within eventWindow; the others are counted and summed up in one.
+const (
+	eventBurst  = 10
+	eventWindow = time.Minute
+)
+
+// eventBudget is what one object may still tell.
+type eventBudget struct {
+	since   time.Time // the window's begin
+	told    int
+	omitted int
+}
+
+// next is when what was omitted can be summed up; zero where nothing was.
+func (e *eventBudget) next() time.Time {
+	if e.omitted == 0 {
+		return time.Time{}
+	}
+	return e.since.Add(eventWindow)
+}
+
+// emit tells the notes, as far as the budget goes. The last event of a window is kept for the sum of those omitted in the one before.
+func (e *eventBudget) emit(recorder events.EventRecorder, b *v1alpha1.ExternalBackend, notes []note, now time.Time) {
+	if now.Sub(e.since) >= eventWindow {
+		if e.omitted > 0 {
+			notes = append([]note{normal(eventSummary, "Reconcile", "%d more events in the minute before.", e.omitted)}, notes...)
+		}
+		*e = eventBudget{since: now}
+	}
+	for _, n := range notes {
+		if e.told == eventBurst {
+			e.omitted++
+			continue
+		}
+		e.told++
+		recorder.Eventf(b, nil, n.kind, n.reason, n.action, "%s", n.text)
+	}
+}

@@ -1,0 +1,332 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/policy"
+)
+
+// The fields by which the cache finds objects.
+const (
+	indexBackend = "backend" // EndpointSlices of ours, by ExternalBackend
+	indexService = "service" // EndpointSlices and ExternalBackends, by Service
+)
+
+// The managers of EndpointSlices in kube-controller-manager, and the label by which its endpoints controller marks Endpoints.
+const (
+	managedByCore       = "endpointslice-controller.k8s.io"
+	managedByMirroring  = "endpointslicemirroring-controller.k8s.io"
+	labelEndpointsOwner = "endpoints.kubernetes.io/managed-by"
+)
+
+// observation is what the cluster says about one ExternalBackend.
+type observation struct {
+	// service is the Service of that name, whoever owns it; nil where there is none.
+	service *corev1.Service
+	// slices are ours.
+	slices []*discoveryv1.EndpointSlice
+	// foreign is what others publish behind the Service and we may not take away; yielding and yieldingEndpoints are what we may, once ours stands.
+	foreign           []string
+	yielding          []*discoveryv1.EndpointSlice
+	yieldingEndpoints *metav1.PartialObjectMetadata
+	// mirrors are mirrored slices on their way out with their Endpoints.
+	mirrors []*discoveryv1.EndpointSlice
+	// handover is what all of these publish, where the Service is being taken over.
+	handover []plan.Endpoint
+	// older is what older ExternalBackends on the same Service publish.
+	older []plan.Endpoint
+	view  *policy.View
+	// status is the one written last.
+	status v1alpha1.ExternalBackendStatus
+}
+
+// observe reads all that a reconcile of b goes by, from the cache and what was written since.
+func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m *memory) (*observation, error) {
+	o := &observation{status: b.Status}
+	if m.status != nil {
+		o.status = *m.status
+	}
+	key := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
+	var service corev1.Service
+	if err := r.Get(ctx, key, &service); err == nil {
+		o.service = &service
+	} else if !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	o.service = m.latestService(o.service, r.now())
+	cached, err := r.slicesOf(ctx, client.ObjectKeyFromObject(b))
+	if err != nil {
+		return nil, err
+	}
+	o.slices = m.latest(cached, r.now())
+	if err := r.observeOthers(ctx, b, key, o); err != nil {
+		return nil, err
+	}
+	o.view, err = r.policies.view(ctx, b.Namespace)
+	return o, err
+}
+
+// slicesOf are the slices of an ExternalBackend as the cache shows them, not to be changed.
+func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
+	return r.listSlices(ctx, key.Namespace, indexBackend, key.Name)
+}
+
+func (r *Reconciler) listSlices(ctx context.Context, namespace, index, value string) ([]*discoveryv1.EndpointSlice, error) {
+	var list discoveryv1.EndpointSliceList
+	if err := r.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	out := make([]*discoveryv1.EndpointSlice, len(list.Items))
+	for i := range list.Items {
+		out[i] = &list.Items[i]
+	}
+	return out, nil
+}
+
+// observeOthers finds what others publish behind the Service.
+func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBackend, service types.NamespacedName, o *observation) error {
+	behind, err := r.listSlices(ctx, service.Namespace, indexService, service.Name)
+	if err != nil {
+		return err
+	}
+	var foreign []*discoveryv1.EndpointSlice
+	siblings := map[string][]*discoveryv1.EndpointSlice{}
+	for _, s := range behind {
+		if s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
+			foreign = append(foreign, s)
+		} else if name := s.Labels[v1alpha1.LabelName]; name != b.Name {
+			siblings[name] = append(siblings[name], s)
+		}
+	}
+	for name, theirs := range siblings {
+		var sibling v1alpha1.ExternalBackend
+		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
+		if err == nil && olderThan(&sibling, b) {
+			o.older = append(o.older, plan.Published(theirs)...)
+		} else if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	var endpoints metav1.PartialObjectMetadata
+	endpoints.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Endpoints"))
+	if err := r.Get(ctx, service, &endpoints); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	o.judge(b, foreign, &endpoints)
+	if adopts(b) && (len(o.yielding)+len(o.mirrors) > 0 || o.yieldingEndpoints != nil) {
+		return r.readHandover(ctx, service, o)
+	}
+	return nil
+}
+
+// judge tells what others publish behind the Service and may not be taken away from what may: what kube-controller-manager left of a selector that has gone, where the
+// Service is ours, and what nobody controls, where it is being taken over. Mirrored slices go with their Endpoints.
+func (o *observation) judge(b *v1alpha1.ExternalBackend, foreign []*discoveryv1.EndpointSlice, endpoints *metav1.PartialObjectMetadata) {
+	ours := b.Spec.ServiceRef == nil && o.service != nil && plan.Owns(b, o.service)
+	mirrors := endpoints.Name != "" && endpoints.Labels[discoveryv1.LabelSkipMirror] != "true"
+	yields := mirrors && (adopts(b) || ours && endpoints.Labels[labelEndpointsOwner] != "")
+	switch {
+	case yields:
+		o.yieldingEndpoints = endpoints
+	case mirrors:
+		o.foreign = append(o.foreign, fmt.Sprintf("Endpoints %q", endpoints.Name))
+	}
+	for _, s := range foreign {
+		stale := s.Labels[discoveryv1.LabelManagedBy] == managedByCore
+		switch {
+		case s.Labels[discoveryv1.LabelManagedBy] == managedByMirroring && (yields || !mirrors):
+			o.mirrors = append(o.mirrors, s)
+		case stale && (ours || adopts(b)), adopts(b) && metav1.GetControllerOf(s) == nil:
+			o.yielding = append(o.yielding, s)
+		default:
+			o.foreign = append(o.foreign, fmt.Sprintf("EndpointSlice %q", s.Name))
+		}
+	}
+}
+
+// readHandover reads the endpoints of what yields, which the cache does not keep.
+func (r *Reconciler) readHandover(ctx context.Context, service types.NamespacedName, o *observation) error {
+	var full []*discoveryv1.EndpointSlice
+	for _, s := range slices.Concat(o.yielding, o.mirrors) {
+		var live discoveryv1.EndpointSlice
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(s), &live); err == nil {
+			full = append(full, &live)
+		} else if !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	o.handover = plan.Published(full)
+	if o.yieldingEndpoints == nil {
+		return nil
+	}
+	var endpoints corev1.Endpoints //nolint:staticcheck // those that are there have to be taken over
+	if err := r.Live.Get(ctx, service, &endpoints); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	o.handover = append(o.handover, plan.ReadEndpoints(&endpoints)...)
+	return nil
+}
+
+func olderThan(a, b *v1alpha1.ExternalBackend) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// hasSelector: the Service that serviceRef names chooses its endpoints itself.
+func (o *observation) hasSelector(b *v1alpha1.ExternalBackend) bool {
+	return b.Spec.ServiceRef != nil && o.service != nil && len(o.service.Spec.Selector) > 0
+}
+
+// behindOurs: b's slices stand where they may, whatever else is wrong.
+func (o *observation) behindOurs(b *v1alpha1.ExternalBackend) bool {
+	return o.service != nil && (b.Spec.ServiceRef != nil || plan.Owns(b, o.service))
+}
+
+// conflict says why nothing may be published behind the Service; "" where it may.
+func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) string {
+	name := plan.ServiceName(b)
+	if key := (types.NamespacedName{Namespace: b.Namespace, Name: name}); r.Options.Protected[key] || key == kubernetesService {
+		return fmt.Sprintf("Service %q is protected.", name)
+	}
+	if b.Spec.ServiceRef != nil {
+		if o.service == nil {
+			return ""
+		}
+		if len(o.service.Spec.Selector) > 0 {
+			return fmt.Sprintf("Service %q has a selector: its endpoints are chosen by Kubernetes.", name)
+		}
+		if o.service.Spec.Type == corev1.ServiceTypeExternalName {
+			return fmt.Sprintf("Service %q is of type ExternalName, which has no endpoints.", name)
+		}
+		return o.blocked(b)
+	}
+	if o.service != nil {
+		if p := plan.Service(b, o.service); p.Conflict != "" {
+			return p.Conflict
+		}
+	}
+	return o.blocked(b)
+}
+
+var kubernetesService = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+
+// adopts: b may take over what is behind its Service, too.
+func adopts(b *v1alpha1.ExternalBackend) bool {
+	return b.Spec.Service != nil && b.Spec.Service.AdoptionPolicy == v1alpha1.AdoptionPolicyIfSelectorless
+}
+
+// blocked names what others publish behind the Service and may not be taken away; "" where nothing is.
+func (o *observation) blocked(b *v1alpha1.ExternalBackend) string {
+	if len(o.foreign) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("Behind Service %q there are endpoints of others: %s", plan.ServiceName(b), strings.Join(o.foreign[:min(len(o.foreign), 3)], ", "))
+	if more := len(o.foreign) - 3; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + "."
+}
+
+// nameNotes is what policy says of a name that is published as such, whose addresses nobody checks; nothing for all other backends.
+func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
+	notes := plan.TargetNotes{Answer: plan.Answer{Status: plan.AnswerCurrent}}
+	if plan.Resolves(b) {
+		return notes
+	}
+	var ports []policy.Port
+	for i := range b.Spec.Ports {
+		p := &b.Spec.Ports[i]
+		ports = append(ports, policy.Port{Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: uint16(plan.TargetPort(&b.Spec.Targets[0], p))})
+	}
+	switch d := o.view.Name(b.Spec.Targets[0].Hostname, ports...); {
+	case !d.Allowed:
+		notes.Denied = d.Kind.String()
+	case d.WouldDeny:
+		notes.Audited = d.Kind.String()
+	}
+	return notes
+}
+
+// asPermitted is b, and where policy refuses the name of a Service of type ExternalName, b with a name that leads nowhere: an alias can't have none.
+func (o *observation) asPermitted(b *v1alpha1.ExternalBackend) *v1alpha1.ExternalBackend {
+	if plan.ServiceType(b) != v1alpha1.ServiceTypeExternalName {
+		return b
+	}
+	t := &b.Spec.Targets[0]
+	if o.nameNotes(b).Denied == "" && t.State != v1alpha1.TargetStateDisabled {
+		return b
+	}
+	b = b.DeepCopy()
+	b.Spec.Targets[0].Hostname = plan.Nowhere
+	return b
+}
+
+// front is what stands in front of the endpoints: all of the Service that they depend on.
+type front struct {
+	plan.Families
+	Headless, NotReadyToo, ZoneHints, NodeHints bool
+	Serves                                      func(*v1alpha1.Port) bool
+	missing                                     bool
+}
+
+// front reads it from the Service, and where that is missing from the slices that are there, which stay as they are.
+func (o *observation) front(b *v1alpha1.ExternalBackend) front {
+	if s := o.service; s != nil {
+		f := front{
+			Families: plan.FamiliesOf(s), Headless: plan.Headless(s), NotReadyToo: s.Spec.PublishNotReadyAddresses,
+			Serves: func(p *v1alpha1.Port) bool { return plan.ServesPort(s, p) },
+		}
+		if s.Spec.TrafficDistribution != nil {
+			f.ZoneHints = true
+			f.NodeHints = *s.Spec.TrafficDistribution == corev1.ServiceTrafficDistributionPreferSameNode
+		}
+		return f
+	}
+	f := front{Serves: func(*v1alpha1.Port) bool { return true }, missing: true}
+	for _, s := range o.slices {
+		f.IPv4 = f.IPv4 || s.AddressType == discoveryv1.AddressTypeIPv4
+		f.IPv6 = f.IPv6 || s.AddressType == discoveryv1.AddressTypeIPv6
+		_, headless := s.Labels[corev1.IsHeadlessService]
+		f.Headless = f.Headless || headless
+		for i := range s.Endpoints {
+			if h := s.Endpoints[i].Hints; h != nil {
+				f.ZoneHints, f.NodeHints = f.ZoneHints || len(h.ForZones) > 0, f.NodeHints || len(h.ForNodes) > 0
+			}
+		}
+	}
+	return f
+}
+
+// mismatch reports what keeps the slices from doing their work although they are as planned.
+func (f *front) mismatch(b *v1alpha1.ExternalBackend, c *plan.Candidates, out *outcome) {
+	var lacking []string
+	for i := range b.Spec.Ports {
+		if p := &b.Spec.Ports[i]; !f.Serves(p) {
+			lacking = append(lacking, fmt.Sprintf("%q (%s)", p.Name, p.Protocol))
+		}
+	}
+	switch {
+	case f.missing:
+		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
+	case len(lacking) > 0:
+		out.fail(v1alpha1.ReasonPortMismatch, fmt.Sprintf("Service %q lacks ports of spec.ports, by name and protocol: %s.",
+			plan.ServiceName(b), strings.Join(lacking[:min(len(lacking), 5)], ", ")), nil)
+	case out.status.Programmed == "" && f.ZoneHints && !plan.Hinted(c, f.NodeHints):
+		out.status.ProgrammedMessage = "kube-proxy will ignore all trafficDistribution hints, because some targets have no zone."
+	}
+}

@@ -1,0 +1,317 @@
+// Package controllers joins the rooms: it fetches what the cluster says, hands names and endpoints to the engines, plans by what they know, writes what the plan
+// changes, and tells users about it. It is the only package that talks to the API server.
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
+	"github.com/external-backend/operator/internal/resolve"
+)
+
+// Options are the manager's flags that reconciling goes by.
+type Options struct {
+	MaxEndpointsPerSlice   int // 1 to 1000
+	MaxEndpointsPerBackend int
+	MaxConcurrentProbes    int
+	MaxAddressesPerName    int
+	ResolvConf             string
+	ClusterDomain          string
+	ClusterCIDRs           []netip.Prefix
+	DefaultDeny            bool
+	// Protected are the Services that nothing may stand behind; default/kubernetes always is one.
+	Protected map[types.NamespacedName]bool
+}
+
+// Resolver keeps names resolved; it is *resolve.Engine.
+type Resolver interface {
+	Sync(owner types.NamespacedName, config resolve.Config, names []resolve.Wanted)
+	Snapshot(owner types.NamespacedName) map[resolve.Question]resolve.Answer
+	Forget(owner types.NamespacedName)
+}
+
+// Prober keeps endpoints probed; it is *probe.Engine.
+type Prober interface {
+	Sync(owner types.NamespacedName, check *probe.Check, endpoints []probe.Endpoint)
+	Snapshot(owner types.NamespacedName) map[probe.ID]probe.State
+	Forget(owner types.NamespacedName)
+}
+
+// Reconciler brings Services and EndpointSlices to what ExternalBackends, names, probes and policies say.
+type Reconciler struct {
+	client.Client
+	// Live reads from the API server itself: what is not cached, or what the cache may not have seen yet.
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Resolver Resolver
+	Prober   Prober
+	Metrics  *Metrics
+	Options  Options
+
+	policies *policies
+	memories memories
+}
+
+// reconcileTimeout bounds one reconcile, so that an API server that hangs holds no worker for good.
+const reconcileTimeout = time.Minute
+
+func (r *Reconciler) now() time.Time { return time.Now() }
+
+// Reconcile brings one ExternalBackend's objects to its spec: get, deletion, observe, plan and apply, status.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	var b v1alpha1.ExternalBackend
+	if err := r.Get(ctx, req.NamespacedName, &b); err != nil {
+		if !apierrors.IsNotFound(err) {
+			return ctrl.Result{}, err
+		}
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, r.removeOrphans(ctx, req.NamespacedName)
+	}
+	if !b.DeletionTimestamp.IsZero() { // the garbage collector takes what it owns
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	m := r.memories.of(req.NamespacedName)
+	o, err := r.observe(ctx, &b, m)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	outcome := r.program(ctx, &b, o, m)
+	wait, err := r.report(ctx, &b, &outcome, m)
+	if outcome.err == nil {
+		outcome.err = err
+	}
+	if outcome.err != nil {
+		return ctrl.Result{}, outcome.err
+	}
+	return ctrl.Result{RequeueAfter: r.until(outcome.next, m.refs.next(&b), wait, m)}, nil
+}
+
+// until is how long to wait for the first of the times at which something changes by time alone; 0 where nothing does.
+func (r *Reconciler) until(planned, references, status time.Time, m *memory) time.Duration {
+	if m.outstanding() {
+		planned = earlier(planned, r.now().Add(unseen))
+	}
+	at := earlier(earlier(planned, references), earlier(status, m.events.next()))
+	if at.IsZero() {
+		return 0
+	}
+	return max(at.Sub(r.now()), time.Millisecond)
+}
+
+// earlier is the earlier of two times, of which zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// forget drops all that is held for an ExternalBackend that is gone.
+func (r *Reconciler) forget(key types.NamespacedName) {
+	r.Prober.Forget(key)
+	r.Resolver.Forget(key)
+	r.Metrics.forget(key)
+	r.memories.forget(key)
+}
+
+// removeOrphans deletes what the garbage collector will not: slices of an ExternalBackend that is gone, without an owner.
+func (r *Reconciler) removeOrphans(ctx context.Context, key types.NamespacedName) error {
+	slices, err := r.slicesOf(ctx, key)
+	if err != nil {
+		return err
+	}
+	for _, s := range slices {
+		if metav1.GetControllerOf(s) != nil {
+			continue
+		}
+		if err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID}); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outcome is what came of one reconcile, for status and events.
+type outcome struct {
+	status plan.StatusInput
+	next   time.Time
+	err    error
+	// notes are events beside those that follow from status.
+	notes []note
+}
+
+// fail tells users that a write was refused, and makes the reconcile be repeated.
+func (o *outcome) fail(reason, message string, err error) {
+	if o.status.Programmed == "" || o.status.Programmed == v1alpha1.ReasonProgrammed {
+		o.status.Programmed, o.status.ProgrammedMessage = reason, message
+	}
+	if err != nil && o.err == nil {
+		o.err = err
+	}
+}
+
+// program does all that spec and observation ask for, but for status.
+func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
+	out := outcome{status: plan.StatusInput{Backend: b, Before: o.status, Now: r.now()}}
+	if out.status.Invalid = plan.Validate(b, o.service); out.status.Invalid != "" {
+		return out
+	}
+	m.refs = r.readReferences(ctx, b, m.refs)
+	out.status.RefNotFound = m.refs.missing
+	switch conflict := r.conflict(b, o); {
+	case conflict == "":
+		r.applyService(ctx, b, o, m, &out)
+	case o.hasSelector(b):
+		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
+		r.withdraw(ctx, b, o, m, &out)
+		return out
+	default:
+		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
+		if len(o.slices) == 0 || !o.behindOurs(b) { // what worked before others came goes on working
+			return out
+		}
+	}
+	switch {
+	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
+		r.withdraw(ctx, b, o, m, &out)
+	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
+	case plan.Passthrough(b):
+		r.publishPassthrough(ctx, b, o, m, &out)
+	default:
+		r.publish(ctx, b, o, m, &out)
+	}
+	if out.status.Programmed == "" {
+		out.status.Programmed = v1alpha1.ReasonProgrammed
+	}
+	return out
+}
+
+// stop ends all asking and probing for b.
+func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
+	key := client.ObjectKeyFromObject(b)
+	r.Prober.Forget(key)
+	r.Resolver.Forget(key)
+	m.tier, m.probes, m.states, m.started = nil, nil, nil, false
+	m.setDial(nil)
+}
+
+// withdraw takes all slices back: the Service has no endpoints of ours, or is an alias.
+func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	r.stop(b, m)
+	r.applySlices(ctx, o, m, plan.SliceChanges{Delete: o.slices}, out)
+	candidates := plan.NoEndpoints(b, o.nameNotes(b))
+	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
+}
+
+// publishPassthrough programs the slice that holds the target's name itself.
+func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	r.stop(b, m)
+	front := o.front(b)
+	notes := o.nameNotes(b)
+	changes, publication := plan.PassthroughSlices(r.template(b, o, &front), b, front.Serves, notes.Denied == "", o.slices)
+	r.applySlices(ctx, o, m, changes, out)
+	candidates := plan.NoEndpoints(b, notes)
+	front.mismatch(b, &candidates, out)
+	out.status.Candidates, out.status.Publication = &candidates, &publication
+}
+
+// template is what all of b's slices share.
+func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, front *front) plan.SliceTemplate {
+	return plan.SliceTemplate{
+		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name, Labels: plan.ServiceLabels(b), Owner: o.sliceOwner(b),
+		Headless: front.Headless, ZoneHints: front.ZoneHints, NodeHints: front.NodeHints, Max: r.Options.MaxEndpointsPerSlice,
+	}
+}
+
+// publish programs the EndpointSlices: names to addresses, addresses to endpoints, endpoints to slices.
+func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	key := client.ObjectKeyFromObject(b)
+	front := o.front(b)
+	published := plan.Published(o.slices)
+	names := wanted(b, front.Families, published)
+	r.Resolver.Sync(key, r.dns(b, o, m, out), questions(names, !m.started))
+
+	standing := append(published, o.handover...)
+	candidates := plan.FindCandidates(plan.Input{
+		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
+		Answers: answers(names, r.Resolver.Snapshot(key)), Permit: permit(o.view),
+		Published: standing, Older: o.older, Leaving: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+	})
+	m.probes = candidates.Probes()
+	r.probe(key, b, m)
+	m.started = true
+
+	publication := plan.Publish(plan.PublishInput{
+		Backend: b, Published: published, States: m.states, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
+	}, &candidates)
+	m.tier = &publication.Tier
+	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover)
+	changes := plan.Slices(r.template(b, o, &front), endpoints, o.slices)
+	written := r.applySlices(ctx, o, m, changes, out)
+	if settled && written {
+		r.stopForeign(ctx, o, out)
+	}
+	front.mismatch(b, &candidates, out)
+	out.next = earlier(out.next, publication.Next)
+	out.status.Candidates, out.status.Publication = &candidates, &publication
+}
+
+// probe hands the planned probes to the engine and takes its verdicts.
+func (r *Reconciler) probe(key types.NamespacedName, b *v1alpha1.ExternalBackend, m *memory) {
+	if b.Spec.HealthCheck == nil {
+		r.Prober.Forget(key)
+		m.setDial(nil)
+		m.states = nil
+		return
+	}
+	dial := make(map[netip.AddrPort]string, len(m.probes))
+	targets := make(map[string]string, len(b.Spec.Targets))
+	for i := range b.Spec.Targets {
+		t := &b.Spec.Targets[i]
+		targets[t.Name] = t.Hostname + t.SRVName
+	}
+	for id, p := range m.probes {
+		dial[p.Dial] = targets[id.Target]
+		if p.Host != "" {
+			dial[p.Dial] = p.Host
+		}
+	}
+	m.setDial(dial)
+	r.Prober.Sync(key, healthCheck(b.Spec.HealthCheck, m.refs), probeEndpoints(m.probes))
+	m.states = states(r.Prober.Snapshot(key))
+}
+
+// PermitDial asks policy once more, at the moment at which the probing engine dials.
+func (r *Reconciler) PermitDial(owner types.NamespacedName, addr netip.AddrPort) error {
+	m := r.memories.peek(owner)
+	if m == nil {
+		return fmt.Errorf("%s is not known", owner)
+	}
+	name, ok := m.mayDial(addr)
+	if !ok {
+		return fmt.Errorf("an address that %s does not name", owner)
+	}
+	view, err := r.policies.view(context.Background(), owner.Namespace)
+	if err != nil {
+		return err
+	}
+	if d := view.Target(name, addr.Addr(), tcp(addr.Port())); !d.Keep(true) {
+		return fmt.Errorf("policy refuses it: %s", d.Kind)
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package controllers
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so that no right to list them is needed.
+const referencePeriod = time.Minute
+
+// references are what an ExternalBackend's Secrets and ConfigMaps say.
+type references struct {
+	checkRoots, dnsRoots *x509.CertPool
+	certificate          *tls.Certificate
+	// The identities are digests of what was read.
+	checkIdentity, dnsIdentity string
+	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; missing says what, for users.
+	checkMissing, dnsMissing bool
+	missing                  string
+
+	generation int64
+	read       time.Time
+}
+
+// due tells whether the references of b have to be read again.
+func (r *references) due(b *v1alpha1.ExternalBackend, now time.Time) bool {
+	return r.generation != b.Generation || now.Sub(r.read) >= referencePeriod
+}
+
+// next is when they have to be read again; zero where b has none.
+func (r *references) next(b *v1alpha1.ExternalBackend) time.Time {
+	if !hasReferences(b) {
+		return time.Time{}
+	}
+	return r.read.Add(referencePeriod)
+}
+
+func checkTLS(b *v1alpha1.ExternalBackend) *v1alpha1.TLS {
+	if b.Spec.HealthCheck == nil {
+		return nil
+	}
+	return b.Spec.HealthCheck.TLS
+}
+
+func dnsTLS(b *v1alpha1.ExternalBackend) *v1alpha1.DNSTLS {
+	if b.Spec.DNS == nil {
+		return nil
+	}
+	return b.Spec.DNS.TLS
+}
+
+func hasReferences(b *v1alpha1.ExternalBackend) bool {
+	t, d := checkTLS(b), dnsTLS(b)
+	return t != nil && (t.CACertificateRef != nil || t.ClientCertificateRef != nil) || d != nil && d.CACertificateRef != nil
+}
+
+// readReferences reads all that b refers to, by name and in its own namespace. Where the API server does not answer, what was read before stays.
+func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBackend, before references) references {
+	if !before.due(b, r.now()) {
+		return before
+	}
+	read := referenceReader{ctx: ctx, live: r.Live, namespace: b.Namespace}
+	out := references{generation: b.Generation, read: r.now()}
+	if t := checkTLS(b); t != nil {
+		if t.CACertificateRef != nil {
+			out.checkRoots = read.roots("spec.healthCheck.tls.caCertificateRef", t.CACertificateRef)
+		}
+		if t.ClientCertificateRef != nil {
+			out.certificate = read.certificate("spec.healthCheck.tls.clientCertificateRef", t.ClientCertificateRef)
+		}
+		out.checkIdentity, out.checkMissing = read.identity(), read.missing != ""
+	}
+	if t := dnsTLS(b); t != nil && t.CACertificateRef != nil {
+		checkMissing := read.missing
+		read.missing = ""
+		out.dnsRoots = read.roots("spec.dns.tls.caCertificateRef", t.CACertificateRef)
+		out.dnsIdentity, out.dnsMissing = read.identity(), read.missing != ""
+		if checkMissing != "" {
+			read.missing = checkMissing
+		}
+	}
+	out.missing = read.missing
+	if read.err != nil {
+		ctrl.LoggerFrom(ctx).Error(read.err, "Can't read a reference, what was read before stays")
+		before.read, before.generation = out.read, b.Generation
+		return before
+	}
+	return out
+}
+
+// referenceReader reads references one by one and remembers the first that is missing.
+type referenceReader struct {
+	ctx       context.Context
+	live      client.Reader
+	namespace string
+	digest    []byte
+	// missing is for users, err for what says nothing about the reference.
+	missing string
+	err     error
+}
+
+// identity is the digest of all that has been read since the last call.
+func (r *referenceReader) identity() string {
+	sum := sha256.Sum256(r.digest)
+	r.digest = nil
+	return hex.EncodeToString(sum[:])
+}
+
+func (r *referenceReader) roots(field string, ref *v1alpha1.CACertificateReference) *x509.CertPool {
+	key := ref.Key
+	if key == "" {
+		key = "ca.crt"
+	}
+	var pem []byte
+	if ref.Kind == v1alpha1.CACertificateKindSecret {
+		var s corev1.Secret
+		if !r.get(field, "Secret", ref.Name, &s) {
+			return nil
+		}
+		pem = s.Data[key]
+	} else {
+		var c corev1.ConfigMap
+		if !r.get(field, "ConfigMap", ref.Name, &c) {
+			return nil
+		}
+		pem = []byte(c.Data[key])
+		if len(pem) == 0 {
+			pem = c.BinaryData[key]
+		}
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		r.miss("%s: key %q of %q holds no PEM certificate", field, key, ref.Name)
+		return nil
+	}
+	r.digest = append(r.digest, pem...)
+	return pool
+}
+
+func (r *referenceReader) certificate(field string, ref *v1alpha1.SecretReference) *tls.Certificate {
+	var s corev1.Secret
+	if !r.get(field, "Secret", ref.Name, &s) {
+		return nil
+	}
+	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
+	c, err := tls.X509KeyPair(crt, key)
+	if s.Type != corev1.SecretTypeTLS || err != nil { // the error may quote the key
+		r.miss("%s: Secret %q is not of type kubernetes.io/tls with a matching tls.crt and tls.key", field, ref.Name)
+		return nil
+	}
+	r.digest = append(append(r.digest, crt...), key...)
+	return &c
+}
+
+func (r *referenceReader) get(field, kind, name string, into client.Object) bool {
+	err := r.live.Get(r.ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, into)
+	switch {
+	case err == nil:
+		return true
+	case apierrors.IsNotFound(err):
+		r.miss("%s: %s %q does not exist", field, kind, name)
+	case apierrors.IsForbidden(err):
+		r.miss("%s: %s %q may not be read: bind the ClusterRole external-backend-reference-reader to the operator's ServiceAccount in this namespace", field, kind, name)
+	default:
+		r.err = err
+	}
+	return false
+}
+
+func (r *referenceReader) miss(format string, args ...any) {
+	if r.missing == "" {
+		r.missing = fmt.Sprintf(format, args...)
+	}
+}

@@ -1,0 +1,84 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+)
+
+// statusPeriod is the least time between two writes of status that change no condition.
+const statusPeriod = 10 * time.Second
+
+// report writes the status where it has changed, and tells events and metrics. It returns when a status that was held back is due.
+func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory) (time.Time, error) {
+	before := out.status.Before
+	status := plan.Status(out.status)
+	notes := append(out.notes, r.verdictNotes(b, status, out, m)...)
+	due, err := r.writeStatus(ctx, b, before, status, m)
+	if err == nil && due.IsZero() {
+		notes = append(notes, conditionNotes(before.Conditions, status.Conditions)...)
+	}
+	m.events.emit(r.Recorder, b, notes, r.now())
+	return due, err
+}
+
+// writeStatus patches what differs from before. It returns when a write that was held back is due.
+func (r *Reconciler) writeStatus(ctx context.Context, b *v1alpha1.ExternalBackend, before, after v1alpha1.ExternalBackendStatus, m *memory) (time.Time, error) {
+	if equality.Semantic.DeepEqual(before, after) {
+		return time.Time{}, nil
+	}
+	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && sameConditions(before.Conditions, after.Conditions) {
+		return due, nil
+	}
+	old, changed := b.DeepCopy(), b.DeepCopy()
+	old.Status, changed.Status = before, after
+	if err := r.Status().Patch(ctx, changed, client.MergeFrom(old)); err != nil {
+		return time.Time{}, client.IgnoreNotFound(err)
+	}
+	m.status, m.statusTime = &after, r.now()
+	return time.Time{}, nil
+}
+
+// sameConditions: nothing that a user waits for has changed.
+func sameConditions(before, after []metav1.Condition) bool {
+	if len(before) != len(after) {
+		return false
+	}
+	for _, is := range after {
+		was := meta.FindStatusCondition(before, is.Type)
+		if was == nil || was.Status != is.Status || was.Reason != is.Reason || was.ObservedGeneration != is.ObservedGeneration {
+			return false
+		}
+	}
+	return true
+}
+
+// verdictNotes tell of verdicts and tiers that have changed since they were told of last, and set the metrics. What stood in the slices at the start is no news.
+func (r *Reconciler) verdictNotes(b *v1alpha1.ExternalBackend, status v1alpha1.ExternalBackendStatus, out *outcome, m *memory) []note {
+	p := out.status.Publication
+	if p == nil {
+		return nil
+	}
+	var notes []note
+	if m.told != nil {
+		notes = append(endpointNotes(m.told.states, m.states), trafficNotes(m.told.tier, status.ActivePriority, m.told.failOpen, p.FailOpen)...)
+		r.Metrics.transitions(m.told.states, m.states)
+	}
+	m.told = &told{states: m.states, tier: status.ActivePriority, failOpen: p.FailOpen}
+	r.Metrics.endpoints(client.ObjectKeyFromObject(b), plan.CountStates(out.status.Candidates, p))
+	return notes
+}
+
+// told is what events and metrics have told of.
+type told struct {
+	states   map[plan.ProbeID]plan.ProbeState
+	tier     *int32
+	failOpen bool
+}

@@ -1,0 +1,256 @@
+package controllers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
+	"github.com/external-backend/operator/internal/resolve"
+)
+
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends,verbs=get;list;watch
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/status,verbs=update;patch
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/finalizers,verbs=update
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;patch
+// +kubebuilder:rbac:groups="",resources=services/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=endpoints,verbs=get;list;watch;update;patch
+// +kubebuilder:rbac:groups="",resources=namespaces;nodes,verbs=list;watch
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices/restricted,verbs=create
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// flipGap is how long after a write of slices the next flips of the same ExternalBackend are gathered, so that a burst costs one write and a single flip no wait.
+const flipGap = 250 * time.Millisecond
+
+// maxRetry is the longest time between two tries after an error: nothing is ever given up on.
+const maxRetry = 30 * time.Second
+
+// CacheOptions keep out of memory what reconciling never reads: all but the metadata of other people's EndpointSlices, and of Nodes all but addresses and ranges.
+func CacheOptions() cache.Options {
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&discoveryv1.EndpointSlice{}: {Transform: func(object any) (any, error) {
+				if s, ok := object.(*discoveryv1.EndpointSlice); ok {
+					s.ManagedFields = nil
+					if s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
+						s.Endpoints, s.Ports, s.Annotations = nil, nil, nil
+					}
+				}
+				return object, nil
+			}},
+			&corev1.Node{}: {Transform: func(object any) (any, error) {
+				if n, ok := object.(*corev1.Node); ok {
+					return &corev1.Node{
+						TypeMeta:   n.TypeMeta,
+						ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
+						Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
+						Status:     corev1.NodeStatus{Addresses: n.Status.Addresses},
+					}, nil
+				}
+				return object, nil
+			}},
+		},
+	}
+}
+
+// Setup makes the engines and the controller that joins them, and adds all to mgr. Engines and controller run on the leader alone.
+func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prometheus.Registerer) error {
+	r := &Reconciler{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("external-backend"),
+		Metrics:  NewMetrics(metrics),
+		Options:  options,
+		policies: &policies{
+			client: mgr.GetClient(), declared: options.ClusterCIDRs, defaultDeny: options.DefaultDeny, clusterDomain: options.ClusterDomain,
+		},
+	}
+	var flips flipQueue
+	flips.lastWrite = func(key types.NamespacedName) time.Time {
+		if m := r.memories.peek(key); m != nil {
+			return m.lastWrite()
+		}
+		return time.Time{}
+	}
+	prober := probe.New(probe.Options{
+		Notify: flips.notify, MaxConcurrent: options.MaxConcurrentProbes, Permit: r.PermitDial, Registerer: metrics, Log: mgr.GetLogger().WithName("probe"),
+	})
+	resolver := resolve.New(resolve.Options{
+		Notify: flips.notify, ResolvConf: options.ResolvConf, MaxAddresses: options.MaxAddressesPerName, Registerer: metrics, Log: mgr.GetLogger().WithName("resolve"),
+	})
+	r.Prober, r.Resolver = prober, resolver
+	for _, start := range []func(context.Context) error{prober.Start, resolver.Start} {
+		if err := mgr.Add(runnable(start)); err != nil {
+			return err
+		}
+	}
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	return r.addController(mgr, &flips)
+}
+
+// runnable runs on the leader alone.
+type runnable func(context.Context) error
+
+func (r runnable) Start(ctx context.Context) error { return r(ctx) }
+func (r runnable) NeedLeaderElection() bool        { return true }
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	label := func(name string) client.IndexerFunc {
+		return func(o client.Object) []string {
+			if v := o.GetLabels()[name]; v != "" {
+				return []string{v}
+			}
+			return nil
+		}
+	}
+	ours := func(o client.Object) []string {
+		if o.GetLabels()[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
+			return nil
+		}
+		return label(v1alpha1.LabelName)(o)
+	}
+	serviceOf := func(o client.Object) []string { return []string{plan.ServiceName(o.(*v1alpha1.ExternalBackend))} }
+	for _, i := range []struct {
+		object client.Object
+		field  string
+		value  client.IndexerFunc
+	}{
+		{&discoveryv1.EndpointSlice{}, indexBackend, ours},
+		{&discoveryv1.EndpointSlice{}, indexService, label(discoveryv1.LabelServiceName)},
+		{&v1alpha1.ExternalBackend{}, indexService, serviceOf},
+	} {
+		if err := indexer.IndexField(ctx, i.object, i.field, i.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addController watches all that a reconcile reads.
+func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
+	endpoints := &metav1.PartialObjectMetadata{}
+	endpoints.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Endpoints"))
+	everyone := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+		r.policies.changed()
+		return r.backends(ctx)
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("externalbackend").
+		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.behind(ctx, o.GetNamespace(), o.GetName())
+		})).
+		Watches(endpoints, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.behind(ctx, o.GetNamespace(), o.GetName())
+		}), builder.OnlyMetadata).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
+		Watches(&v1alpha1.ExternalBackendPolicy{}, everyone, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Node{}, everyone, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
+		Watches(&networkingv1.ServiceCIDR{}, everyone, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			r.policies.namespaceChanged(o.GetName())
+			return r.backends(ctx, client.InNamespace(o.GetName()))
+		}), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WatchesRawSource(source.Func(flips.start)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 4,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, maxRetry),
+		}).
+		Complete(r)
+}
+
+// rangesChanged: only addresses and ranges of a Node matter; the cache holds nothing else.
+func rangesChanged(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*corev1.Node)
+	after, ok2 := e.ObjectNew.(*corev1.Node)
+	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
+}
+
+// ofSlice: a slice concerns the ExternalBackend that wrote it, be it gone, and all others on the same Service.
+func (r *Reconciler) ofSlice(ctx context.Context, o client.Object) []reconcile.Request {
+	labels := o.GetLabels()
+	requests := r.behind(ctx, o.GetNamespace(), labels[discoveryv1.LabelServiceName])
+	if labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy && labels[v1alpha1.LabelName] != "" {
+		requests = append(requests, request(o.GetNamespace(), labels[v1alpha1.LabelName]))
+	}
+	return requests
+}
+
+// behind are the ExternalBackends on a Service.
+func (r *Reconciler) behind(ctx context.Context, namespace, service string) []reconcile.Request {
+	if service == "" {
+		return nil
+	}
+	return r.backends(ctx, client.InNamespace(namespace), client.MatchingFields{indexService: service})
+}
+
+// backends are all ExternalBackends that the options choose.
+func (r *Reconciler) backends(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+	var list v1alpha1.ExternalBackendList
+	if err := r.List(ctx, &list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Can't list ExternalBackends from the cache")
+		return nil
+	}
+	requests := make([]reconcile.Request, len(list.Items))
+	for i := range list.Items {
+		requests[i] = request(list.Items[i].Namespace, list.Items[i].Name)
+	}
+	return requests
+}
+
+func request(namespace, name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
+}
+
+// flipQueue carries the engines' news into the workqueue: keys alone, gathered for flipGap after a write.
+type flipQueue struct {
+	lastWrite func(types.NamespacedName) time.Time
+
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+func (f *flipQueue) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue = queue
+	return nil
+}
+
+// notify never blocks. Before the controller runs there is nothing to tell: its first reconciles see everything.
+func (f *flipQueue) notify(key types.NamespacedName) {
+	f.mu.Lock()
+	queue := f.queue
+	f.mu.Unlock()
+	if queue == nil {
+		return
+	}
+	queue.AddAfter(reconcile.Request{NamespacedName: key}, max(0, flipGap-time.Since(f.lastWrite(key))))
+}

@@ -1,0 +1,57 @@
+package plan
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// HandOver plans the moment at which endpoints that others publish behind an adopted Service are about to give way to ours. It returns ours, those at an ip:port that
+// others publish, too, with the very conditions that these have, so that nothing changes for kube-proxy whichever it reads; and whether the others may go once
+// this is written: where nothing is shared, only once one of ours is ready. Without others there is nothing to change or to wait for.
+func HandOver(ours, others []Endpoint) ([]Endpoint, bool) {
+	if len(others) == 0 {
+		return ours, true
+	}
+	byKey := make(map[netip.Addr][]*Endpoint, len(others))
+	for i := range others {
+		byKey[others[i].Addr] = append(byKey[others[i].Addr], &others[i])
+	}
+	out := make([]Endpoint, len(ours))
+	shared, ready := false, false
+	for i, e := range ours {
+		for _, other := range byKey[e.Addr] {
+			if clash(e.Ports, other.Ports) {
+				e.Ready, e.Serving, e.Terminating = other.Ready, other.Serving, other.Terminating
+				shared = true
+			}
+		}
+		ready = ready || e.Ready
+		out[i] = e
+	}
+	return out, shared || ready
+}
+
+// ReadEndpoints reads what an Endpoints object publishes, as the mirroring controller does. Its addresses that are no IP are left out.
+//
+//nolint:staticcheck // Endpoints are deprecated, and the objects that are there still have to be taken over.
+func ReadEndpoints(e *corev1.Endpoints) []Endpoint {
+	var out []Endpoint
+	for _, s := range e.Subsets {
+		ports := make([]Port, len(s.Ports))
+		for i, p := range s.Ports {
+			ports[i] = Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, AppProtocol: p.AppProtocol}
+		}
+		sortPorts(ports)
+		add := func(addresses []corev1.EndpointAddress, ready bool) {
+			for _, a := range addresses {
+				if ip, err := netip.ParseAddr(a.IP); err == nil {
+					out = append(out, Endpoint{Addr: ip, Ports: ports, Ready: ready, Serving: ready})
+				}
+			}
+		}
+		add(s.Addresses, true)
+		add(s.NotReadyAddresses, false)
+	}
+	return out
+}

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/external-backend/operator v0.0.0
 	github.com/external-backend/operator/devcluster v0.0.0
+	github.com/google/go-cmp v0.7.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2

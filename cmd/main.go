@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -11,9 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -105,7 +108,7 @@ func list(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// outOfCluster is the lease's namespace where no ServiceAccount tells one.
+// leaseNamespace is where the lease lives; "" leaves it to the manager, which reads its own namespace inside a cluster.
 func (f *flags) leaseNamespace() string {
 	if f.leaderElectionNamespace != "" {
 		return f.leaderElectionNamespace
@@ -155,6 +158,9 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
+	if err := awaitKinds(ctx, mgr.GetRESTMapper()); err != nil {
+		return err
+	}
 	if err := controllers.Setup(ctx, mgr, f.options, metrics.Registry); err != nil {
 		return err
 	}
@@ -165,6 +171,27 @@ func run(ctx context.Context, f *flags) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+// awaitKinds waits until the API server serves our kinds: right after an installation it may take a moment.
+func awaitKinds(ctx context.Context, mapper meta.RESTMapper) error {
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		for _, kind := range []string{"ExternalBackend", "ExternalBackendPolicy"} {
+			_, err := mapper.RESTMapping(v1alpha1.GroupVersion.WithKind(kind).GroupKind(), v1alpha1.GroupVersion.Version)
+			if meta.IsNoMatchError(err) {
+				ctrl.Log.Info("Waiting for the CustomResourceDefinition", "kind", kind)
+				return false, nil
+			}
+			if err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return errors.New("the CustomResourceDefinitions of external-backend.io are not installed: see make install")
+	}
+	return err
 }
 
 func (f *flags) metrics() metricsserver.Options {

@@ -30,6 +30,9 @@ import (
 	"github.com/external-backend/operator/controllers"
 )
 
+// version is set when a release is built.
+var version = "dev"
+
 // flags are all that can be set on the command line.
 type flags struct {
 	metricsAddress, healthAddress, leaderElectionNamespace string
@@ -136,6 +139,7 @@ func main() {
 }
 
 func run(ctx context.Context, f *flags) error {
+	ctrl.Log.Info("Starting the External Backend Operator", "version", version)
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return err

@@ -61,7 +61,16 @@ func Status(in StatusInput) v1alpha1.ExternalBackendStatus {
 		}
 	}
 	w.ready()
+	slices.SortFunc(s.Conditions, func(a, b metav1.Condition) int {
+		return cmp.Compare(slices.Index(conditionOrder, a.Type), slices.Index(conditionOrder, b.Type))
+	})
 	return s
+}
+
+// conditionOrder is the order in which users read conditions: the sum first, then the way from spec to traffic.
+var conditionOrder = []string{
+	v1alpha1.ConditionReady, v1alpha1.ConditionAccepted, v1alpha1.ConditionPermitted, v1alpha1.ConditionResolved, v1alpha1.ConditionProgrammed,
+	v1alpha1.ConditionHealthy, v1alpha1.ConditionStalled,
 }
 
 type statusWriter struct {

@@ -1,0 +1,448 @@
+package resolve
+
+import (
+	"context"
+	"crypto/tls"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func broken(context.Context, netip.AddrPort) (answer, error) { return answer{}, errMalformed }
+
+// Whatever keeps an answer from coming, the last good one serves for Stale behind its TTL.
+func TestFailureServesTheLastGoodAnswer(t *testing.T) {
+	for cause, reply := range map[string]reply{
+		"SERVFAIL":         rcode(servFail, 0),
+		"REFUSED":          rcode(refused, 0),
+		"NOTAUTH":          rcode(9, 0),
+		"timeout":          silence,
+		"malformed answer": broken,
+		"empty answer":     rcode(noError, 10*time.Second),
+	} {
+		t.Run(cause, func(t *testing.T) {
+			inBubble(t, func(h *harness) {
+				db := name("db.example.com", IPv4|IPv6)
+				cfg := defaultConfig()
+				cfg.Stale = time.Hour
+				h.dns.set("db.example.com A", records(100*time.Second, "192.0.2.1"))
+				h.dns.set("db.example.com AAAA", records(100*time.Second, "2001:db8::1"))
+				h.Sync(owner1, cfg, []Wanted{db})
+				h.start()
+				h.dns.set("db.example.com A", reply)
+				h.dns.set("db.example.com AAAA", reply)
+				h.notifications(owner1)
+
+				h.pass(99 * time.Second) // refreshing failed, but the TTL is not over
+				h.want(owner1, db, current("192.0.2.1", "2001:db8::1"))
+				h.pass(2 * time.Second)
+				h.want(owner1, db, stale(cause, "192.0.2.1", "2001:db8::1"))
+				if n := h.notifications(owner1); n != 1 {
+					t.Errorf("%d notifications on the way to stale", n)
+				}
+				h.pass(time.Hour - 2*time.Second)
+				h.want(owner1, db, stale(cause, "192.0.2.1", "2001:db8::1"))
+				h.pass(time.Second)
+				h.want(owner1, db, failed(ReasonResolutionFailed, cause))
+				if n := h.notifications(owner1); n != 1 {
+					t.Errorf("%d notifications on the way to failed", n)
+				}
+
+				h.dns.set("db.example.com A", records(100*time.Second, "192.0.2.9"))
+				h.dns.set("db.example.com AAAA", rcode(noError, time.Minute))
+				h.pass(maxBackoff + lookupTimeout + 4*time.Second)
+				h.want(owner1, db, current("192.0.2.9"))
+			})
+		})
+	}
+}
+
+func TestNeverResolved(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db, gone := name("db.example.com", IPv4), name("gone.example.com", IPv4|IPv6)
+		h.dns.set("db.example.com A", rcode(servFail, 0))
+		h.dns.set("gone.example.com A", rcode(nxDomain, time.Hour))
+		h.dns.set("gone.example.com AAAA", rcode(nxDomain, time.Hour))
+		h.Sync(owner1, defaultConfig(), []Wanted{db, gone})
+		h.start()
+		h.want(owner1, db, failed(ReasonResolutionFailed, "SERVFAIL"))
+		h.want(owner1, gone, failed(ReasonNameNotFound, "NXDOMAIN"))
+	})
+}
+
+func TestNXDomainIsBelievedWhenItLasts(t *testing.T) {
+	setup := func(h *harness) Wanted {
+		db := name("db.example.com", IPv4|IPv6)
+		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+		h.dns.set("db.example.com AAAA", rcode(noError, 10*time.Second))
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.start()
+		h.dns.set("db.example.com A", rcode(nxDomain, 5*time.Second))
+		h.dns.set("db.example.com AAAA", rcode(nxDomain, 5*time.Second))
+		h.pass(10 * time.Second)
+		h.want(owner1, db, stale("NXDOMAIN", "192.0.2.1"))
+		return db
+	}
+	t.Run("lasting", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := setup(h)
+			h.notifications(owner1)
+			h.pass(28 * time.Second) // first seen 8.1 to 9 s after the start
+			h.want(owner1, db, stale("NXDOMAIN", "192.0.2.1"))
+			h.pass(2 * time.Second)
+			h.want(owner1, db, failed(ReasonNameNotFound, "NXDOMAIN"))
+			if n := h.notifications(owner1); n != 1 {
+				t.Errorf("%d notifications", n)
+			}
+			// Once believed it stays so, whatever fails after.
+			h.dns.set("db.example.com A", rcode(servFail, 0))
+			h.dns.set("db.example.com AAAA", rcode(servFail, 0))
+			h.pass(time.Minute)
+			h.want(owner1, db, failed(ReasonResolutionFailed, "SERVFAIL"))
+		})
+	})
+	t.Run("passing", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := setup(h)
+			h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+			h.dns.set("db.example.com AAAA", rcode(noError, 10*time.Second))
+			for range 100 {
+				h.pass(time.Second)
+				if got := h.Snapshot(owner1)[db.Question].Addrs; len(got) != 1 {
+					t.Fatalf("addresses %v", got)
+				}
+			}
+			h.want(owner1, db, current("192.0.2.1"))
+		})
+	})
+	t.Run("failing within", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := setup(h)
+			h.dns.set("db.example.com A", rcode(servFail, 0))
+			h.dns.set("db.example.com AAAA", rcode(servFail, 0))
+			h.pass(5 * time.Minute)
+			h.want(owner1, db, stale("SERVFAIL", "192.0.2.1"))
+		})
+	})
+}
+
+// A denial with a long TTL is asked again before it takes anything away.
+func TestNXDomainIsHeardTwice(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.start()
+		h.dns.set("db.example.com A", rcode(nxDomain, time.Hour))
+		h.pass(10 * time.Second)
+		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+		h.pass(time.Minute)
+		h.want(owner1, db, current("192.0.2.1"))
+	})
+}
+
+func TestOneFamilyEmpty(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		both, six := name("db.example.com", IPv4|IPv6), name("db.example.com", IPv6)
+		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+		h.dns.set("db.example.com AAAA", records(10*time.Second, "2001:db8::1"))
+		h.Sync(owner1, defaultConfig(), []Wanted{both})
+		h.Sync(owner2, defaultConfig(), []Wanted{six})
+		h.start()
+		h.dns.set("db.example.com AAAA", rcode(noError, 10*time.Second))
+		h.pass(11 * time.Second)
+		h.want(owner1, both, current("192.0.2.1", "2001:db8::1"))
+		h.want(owner2, six, stale("empty answer", "2001:db8::1"))
+		h.pass(28 * time.Second)
+		h.want(owner1, both, current("192.0.2.1"))
+		h.want(owner2, six, stale("empty answer", "2001:db8::1")) // families that are not asked for don't count
+
+		// What has left does not come back when resolution fails altogether.
+		h.dns.set("db.example.com A", rcode(servFail, 0))
+		h.dns.set("db.example.com AAAA", rcode(servFail, 0))
+		h.pass(time.Minute)
+		h.want(owner1, both, stale("SERVFAIL", "192.0.2.1"))
+		h.want(owner2, six, stale("SERVFAIL", "2001:db8::1"))
+	})
+}
+
+func TestOneFamilyFails(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4|IPv6)
+		cfg := defaultConfig()
+		cfg.Stale = time.Minute
+		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+		h.dns.set("db.example.com AAAA", records(10*time.Second, "2001:db8::1"))
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.start()
+		h.dns.set("db.example.com AAAA", rcode(servFail, 0))
+		h.pass(11 * time.Second)
+		h.want(owner1, db, stale("SERVFAIL", "192.0.2.1", "2001:db8::1"))
+		h.pass(time.Minute)
+		h.want(owner1, db, stale("SERVFAIL", "192.0.2.1"))
+	})
+}
+
+// An IPv4-only name whose server stumbles over AAAA once is not stale for it.
+func TestDenialHasItsTTL(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4|IPv6)
+		h.dns.set("db.example.com A", records(100*time.Second, "192.0.2.1"))
+		h.dns.set("db.example.com AAAA", rcode(noError, 100*time.Second))
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.start()
+		h.dns.set("db.example.com AAAA", rcode(servFail, 0))
+		h.pass(99 * time.Second)
+		h.want(owner1, db, current("192.0.2.1"))
+		h.pass(2 * time.Second)
+		h.want(owner1, db, stale("SERVFAIL", "192.0.2.1"))
+	})
+}
+
+func TestFailuresBackOff(t *testing.T) {
+	for cause, reply := range map[string]reply{"refused": rcode(refused, 0), "malformed": broken, "timeout": silence} {
+		t.Run(cause, func(t *testing.T) {
+			inBubble(t, func(h *harness) {
+				h.dns.set("db.example.com A", reply)
+				h.Sync(owner1, defaultConfig(), []Wanted{name("db.example.com", IPv4)})
+				h.start()
+				h.pass(time.Minute)
+				first := h.dns.count("db.example.com A")
+				if first < 5 || first > 3*7 {
+					t.Errorf("asked %d times in the first minute", first)
+				}
+				h.pass(time.Hour)
+				if n := h.dns.count("db.example.com A") - first; n < 100 || n > 3*122 {
+					t.Errorf("asked %d times in an hour", n)
+				}
+			})
+		})
+	}
+}
+
+func TestTTLZeroNeverSpins(t *testing.T) {
+	for _, c := range []struct {
+		desc    string
+		min     time.Duration
+		reply   reply
+		atMost  int
+		atLeast int
+	}{
+		{"records", 5 * time.Second, records(0, "192.0.2.1"), 720, 650},
+		{"records without a lower bound", 0, records(0, "192.0.2.1"), 3600, 3000},
+		{"NXDOMAIN", 5 * time.Second, rcode(nxDomain, 0), 720, 650},
+		{"empty", 0, rcode(noError, 0), 3600, 3000},
+	} {
+		t.Run(c.desc, func(t *testing.T) {
+			inBubble(t, func(h *harness) {
+				cfg := defaultConfig()
+				cfg.MinTTL = c.min
+				h.dns.set("db.example.com A", c.reply)
+				h.Sync(owner1, cfg, []Wanted{name("db.example.com", IPv4)})
+				h.start()
+				h.pass(time.Hour - time.Second)
+				if n := h.dns.count("db.example.com A"); n > c.atMost || n < c.atLeast {
+					t.Errorf("asked %d times in an hour", n)
+				}
+			})
+		})
+	}
+}
+
+func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
+	t.Run("resolver down", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := seeded(name("db.example.com", IPv4), "192.0.2.1", "2001:db8::1")
+			cfg := defaultConfig()
+			cfg.Stale = time.Hour
+			h.dns.set("db.example.com A", silence)
+			h.Sync(owner1, cfg, []Wanted{db})
+			h.pass(2 * time.Hour) // waiting for leadership does not count
+			h.want(owner1, db, Answer{Status: Pending, Addrs: addrs("192.0.2.1")})
+			h.start()
+			h.want(owner1, db, Answer{Status: Pending, Addrs: addrs("192.0.2.1")})
+			h.pass(lookupTimeout)
+			h.want(owner1, db, stale("timeout", "192.0.2.1"))
+			h.pass(time.Hour - lookupTimeout - time.Second)
+			h.want(owner1, db, stale("timeout", "192.0.2.1"))
+			h.pass(time.Second)
+			h.want(owner1, db, failed(ReasonResolutionFailed, "timeout"))
+		})
+	})
+	t.Run("NXDOMAIN", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := seeded(name("db.example.com", IPv4), "192.0.2.1")
+			cfg := defaultConfig()
+			cfg.Stale = 0
+			h.dns.set("db.example.com A", rcode(nxDomain, time.Minute))
+			h.Sync(owner1, cfg, []Wanted{db})
+			h.start()
+			h.pass(29 * time.Second)
+			h.want(owner1, db, stale("NXDOMAIN", "192.0.2.1"))
+			h.pass(time.Second)
+			h.want(owner1, db, failed(ReasonNameNotFound, "NXDOMAIN"))
+			h.dns.set("db.example.com A", rcode(servFail, 0))
+			h.pass(2 * time.Minute)
+			h.want(owner1, db, failed(ReasonResolutionFailed, "SERVFAIL"))
+		})
+	})
+	t.Run("answered", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.2")
+			h.dns.set("db.example.com A", records(time.Minute, "192.0.2.2", "192.0.2.3"))
+			h.Sync(owner1, defaultConfig(), []Wanted{db})
+			h.start()
+			h.want(owner1, db, current("192.0.2.2", "192.0.2.3"))
+			h.Sync(owner1, defaultConfig(), []Wanted{db}) // a seed is no news
+			h.want(owner1, db, current("192.0.2.2", "192.0.2.3"))
+		})
+	})
+	t.Run("removal delay counts from the start", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.2")
+			cfg := defaultConfig()
+			cfg.RemovalDelay = 10 * time.Minute
+			h.dns.set("db.example.com A", records(time.Minute, "192.0.2.3"))
+			h.Sync(owner1, cfg, []Wanted{db})
+			h.start()
+			h.pass(10*time.Minute - time.Second)
+			h.want(owner1, db, current("192.0.2.1", "192.0.2.2", "192.0.2.3"))
+			h.pass(time.Second)
+			h.want(owner1, db, current("192.0.2.3"))
+		})
+	})
+	t.Run("one family empty", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db := seeded(name("db.example.com", IPv4|IPv6), "192.0.2.1", "2001:db8::1")
+			h.dns.set("db.example.com A", records(time.Minute, "192.0.2.1"))
+			h.Sync(owner1, defaultConfig(), []Wanted{db})
+			h.start()
+			h.pass(29 * time.Second)
+			h.want(owner1, db, current("192.0.2.1", "2001:db8::1"))
+			h.pass(time.Second)
+			h.want(owner1, db, current("192.0.2.1"))
+		})
+	})
+	t.Run("one owner's seed is not another's", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			mine, theirs := seeded(name("db.example.com", IPv4), "192.0.2.1"), name("db.example.com", IPv4)
+			h.dns.set("db.example.com A", rcode(servFail, 0))
+			h.Sync(owner1, defaultConfig(), []Wanted{mine})
+			h.Sync(owner2, defaultConfig(), []Wanted{theirs})
+			h.start()
+			h.want(owner1, mine, stale("SERVFAIL", "192.0.2.1"))
+			h.want(owner2, theirs, failed(ReasonResolutionFailed, "SERVFAIL"))
+		})
+	})
+}
+
+func TestRemovalDelay(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		pool, plain := name("pool.example.com", IPv4), name("pool.example.com", IPv4)
+		cfg := defaultConfig()
+		cfg.RemovalDelay = time.Minute
+		h.dns.set("pool.example.com A", records(10*time.Second, "192.0.2.1", "192.0.2.2"))
+		h.Sync(owner1, cfg, []Wanted{pool})
+		h.Sync(owner2, defaultConfig(), []Wanted{plain})
+		h.start()
+		h.dns.set("pool.example.com A", records(10*time.Second, "192.0.2.3"))
+		h.pass(10 * time.Second)
+		h.want(owner1, pool, current("192.0.2.1", "192.0.2.2", "192.0.2.3"))
+		h.want(owner2, plain, current("192.0.2.3"))
+
+		h.dns.set("pool.example.com A", records(10*time.Second, "192.0.2.3", "192.0.2.1")) // seen again
+		h.pass(30 * time.Second)
+		h.dns.set("pool.example.com A", records(10*time.Second, "192.0.2.3"))
+		h.pass(28 * time.Second)
+		h.want(owner1, pool, current("192.0.2.1", "192.0.2.2", "192.0.2.3"))
+		h.pass(2 * time.Second)
+		h.want(owner1, pool, current("192.0.2.1", "192.0.2.3"))
+
+		// While resolution fails nothing leaves, and delays stand still.
+		h.dns.set("pool.example.com A", rcode(servFail, 0))
+		h.pass(10 * time.Minute)
+		h.want(owner1, pool, stale("SERVFAIL", "192.0.2.1", "192.0.2.3"))
+		h.dns.set("pool.example.com A", records(10*time.Second, "192.0.2.3"))
+		h.pass(maxBackoff + 4*time.Second)
+		h.want(owner1, pool, current("192.0.2.1", "192.0.2.3"))
+		h.pass(time.Minute)
+		h.want(owner1, pool, current("192.0.2.3"))
+	})
+}
+
+func TestShorterMaxTTLHoldsAtOnce(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.start()
+		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.2"))
+		h.pass(time.Minute)
+		cfg := defaultConfig()
+		cfg.MaxTTL = 30 * time.Second
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.pass(0)
+		h.want(owner1, db, current("192.0.2.2"))
+		before := h.dns.count("db.example.com A")
+		h.pass(90 * time.Second)
+		if n := h.dns.count("db.example.com A") - before; n != 3 {
+			t.Errorf("asked %d times in 90 s", n)
+		}
+	})
+}
+
+func TestNoQueries(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		cfg := defaultConfig()
+		cfg.Stale = time.Minute
+		h.dns.set("db.example.com A", records(30*time.Second, "192.0.2.1"))
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.Sync(owner2, cfg, []Wanted{db})
+		h.start()
+		h.pass(time.Second)
+		cfg.NoQueries = true
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.want(owner1, db, current("192.0.2.1"))
+		h.dns.set("db.example.com A", records(30*time.Second, "192.0.2.9"))
+		h.pass(30 * time.Second)
+		h.want(owner1, db, stale(causeSilent, "192.0.2.1")) // what others hear is not for it
+		h.want(owner2, db, current("192.0.2.9"))
+		h.Forget(owner2)
+		h.pass(time.Minute)
+		h.want(owner1, db, failed(ReasonResolutionFailed, causeSilent))
+		before := h.dns.count("db.example.com A")
+		h.pass(time.Hour)
+		if n := h.dns.count("db.example.com A"); n != before {
+			t.Errorf("asked %d times", n-before)
+		}
+		cfg.NoQueries = false
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.pass(0)
+		h.want(owner1, db, current("192.0.2.9"))
+	})
+}
+
+// New nameservers that don't answer take nothing away.
+func TestNewNameservers(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		cfg := defaultConfig()
+		cfg.Stale = time.Minute
+		h.dns.set("db.example.com A", records(time.Minute, "192.0.2.1"))
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.start()
+		h.dns.set("db.example.com A", silence)
+		cfg.Nameservers = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.54:853")}
+		cfg.Transport, cfg.TLS, cfg.TLSIdentity = TLS, &tls.Config{}, "one"
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.want(owner1, db, current("192.0.2.1"))
+		h.pass(59 * time.Second)
+		h.want(owner1, db, current("192.0.2.1"))
+		h.pass(time.Second)
+		h.want(owner1, db, stale("timeout", "192.0.2.1"))
+		h.dns.set("db.example.com A", records(time.Minute, "192.0.2.2"))
+		h.pass(maxBackoff + lookupTimeout + 4*time.Second)
+		h.want(owner1, db, current("192.0.2.2"))
+	})
+}

@@ -1,0 +1,373 @@
+package resolve
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func ownerOf(i int) types.NamespacedName {
+	return types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("owner-", i)}
+}
+
+func TestOneQueryForAll(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		h.dns.set("db.example.com A", records(time.Minute, "192.0.2.1"))
+		for i := range 100 {
+			cfg := defaultConfig()
+			cfg.Stale, cfg.RemovalDelay = time.Duration(i)*time.Minute, time.Duration(i)*time.Minute
+			h.Sync(ownerOf(i), cfg, []Wanted{db})
+		}
+		h.start()
+		if n := h.dns.count("db.example.com A"); n != 1 {
+			t.Errorf("asked %d times for 100 owners", n)
+		}
+		h.dns.set("db.example.com A", records(time.Minute, "192.0.2.2"))
+		h.pass(55 * time.Second)
+		h.want(ownerOf(0), db, current("192.0.2.2"))
+		h.want(ownerOf(99), db, current("192.0.2.1", "192.0.2.2"))
+		for i := range 100 {
+			if n := h.notifications(ownerOf(i)); n != 2 {
+				t.Fatalf("owner %d was notified %d times", i, n)
+			}
+		}
+		h.pass(time.Minute)
+		h.want(ownerOf(1), db, current("192.0.2.2"))
+		h.want(ownerOf(50), db, current("192.0.2.1", "192.0.2.2"))
+	})
+}
+
+// The smallest wish of all owners decides when to ask.
+func TestMostEagerOwnerDecides(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
+		eager := defaultConfig()
+		eager.MaxTTL = 10 * time.Second
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.Sync(owner2, eager, []Wanted{db})
+		h.start()
+		h.pass(100 * time.Second)
+		n := h.dns.count("db.example.com A")
+		if n < 11 || n > 14 {
+			t.Errorf("asked %d times in 100 s", n)
+		}
+		h.Forget(owner2)
+		h.pass(100 * time.Second)
+		if more := h.dns.count("db.example.com A") - n; more != 0 {
+			t.Errorf("asked %d times more without the eager owner", more)
+		}
+	})
+}
+
+func TestDifferentServersAreDifferentQuestions(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		var servers []netip.AddrPort
+		h.dns.set("db.example.com A", func(_ context.Context, s netip.AddrPort) (answer, error) {
+			h.dns.mu.Lock()
+			defer h.dns.mu.Unlock()
+			servers = append(servers, s)
+			return answer{data: []datum{{ip: s.Addr()}}, ttl: time.Minute}, nil
+		})
+		db := name("db.example.com", IPv4)
+		other := defaultConfig()
+		other.Nameservers = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.54:0")}
+		system := defaultConfig()
+		system.Nameservers = nil
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.Sync(owner2, other, []Wanted{db})
+		h.Sync(ownerOf(3), system, []Wanted{db})
+		h.start()
+		h.want(owner1, db, current("198.51.100.53"))
+		h.want(owner2, db, current("198.51.100.54"))
+		h.want(ownerOf(3), db, current("127.0.0.1"))
+		if len(servers) != 3 || h.records[recordKey{"db.example.com", typeA, upstreamOf(other).key}].up.servers[0].Port() != 53 {
+			t.Errorf("asked %v", servers)
+		}
+	})
+}
+
+func TestFloodIsSpread(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		const names = 2000
+		wanted := make([]Wanted, names)
+		for i := range wanted {
+			wanted[i] = name(fmt.Sprintf("n%d.example.com", i), IPv4|IPv6)
+			h.dns.set(wanted[i].Name+" A", func(ctx context.Context, _ netip.AddrPort) (answer, error) {
+				select {
+				case <-time.After(10 * time.Millisecond):
+				case <-ctx.Done():
+				}
+				return answer{data: []datum{{ip: netip.MustParseAddr("192.0.2.1")}}, ttl: 30 * time.Second}, nil
+			})
+		}
+		h.start()
+		h.Sync(owner1, defaultConfig(), wanted)
+		h.pass(time.Second)
+		for q, a := range h.Snapshot(owner1) {
+			if a.Status != Current {
+				t.Fatalf("%s is %v", q.Name, a)
+			}
+		}
+		h.pass(10 * time.Minute)
+		if h.dns.most != 1 {
+			t.Errorf("%d queries in flight for one question", h.dns.most)
+		}
+		if h.workers != 0 || len(h.ready) != 0 {
+			t.Errorf("%d workers and %d due records at rest", h.workers, len(h.ready))
+		}
+		per := h.dns.count("n7.example.com A")
+		if per < 20 || per > 26 {
+			t.Errorf("a name with a TTL of 30 s was asked for %d times in 10 min", per)
+		}
+	})
+}
+
+func TestConcurrencyIsBounded(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		h.options.MaxConcurrent = 4
+		var now, most int
+		for i := range 100 {
+			h.dns.set(fmt.Sprintf("n%d.example.com A", i), func(ctx context.Context, _ netip.AddrPort) (answer, error) {
+				h.dns.mu.Lock()
+				now++
+				most = max(most, now)
+				h.dns.mu.Unlock()
+				time.Sleep(100 * time.Millisecond)
+				h.dns.mu.Lock()
+				defer h.dns.mu.Unlock()
+				now--
+				return answer{rcode: servFail}, nil
+			})
+			h.Sync(ownerOf(i), defaultConfig(), []Wanted{name(fmt.Sprintf("n%d.example.com", i), IPv4)})
+		}
+		h.start()
+		h.pass(time.Minute)
+		if most != 4 {
+			t.Errorf("%d queries at once", most)
+		}
+	})
+}
+
+// Names that were answered at the same time are not asked for again at the same time.
+func TestJitter(t *testing.T) {
+	seen := map[time.Duration]int{}
+	for i := range 1000 {
+		k := recordKey{name: fmt.Sprint(i)}
+		if k.jitter() != k.jitter() {
+			t.Fatal("the jitter of a key changes")
+		}
+		d := interval(100*time.Second, 5*time.Second, time.Hour, k.jitter())
+		if d < 81*time.Second || d > 90*time.Second {
+			t.Fatalf("interval %v", d)
+		}
+		seen[d.Truncate(time.Second)]++
+	}
+	for d, n := range seen {
+		if n > 300 {
+			t.Errorf("%d of 1000 intervals are %v", n, d)
+		}
+	}
+}
+
+func TestInterval(t *testing.T) {
+	for _, c := range []struct{ ttl, lower, upper, atLeast, atMost time.Duration }{
+		{100, 5, 3600, 81, 90},
+		{7, 5, 3600, 5, 7},
+		{5, 5, 3600, 5, 6},
+		{0, 5, 3600, 5, 6},
+		{0, 5, 5, 5, 5},
+		{30, 60, 3600, 60, 66},
+	} {
+		for _, j := range []float64{0, 0.5, 0.999} {
+			d := interval(c.ttl*time.Second, c.lower*time.Second, c.upper*time.Second, j)
+			if d < c.atLeast*time.Second || d > c.atMost*time.Second {
+				t.Errorf("TTL %d in %d..%d: %v", c.ttl, c.lower, c.upper, d)
+			}
+		}
+	}
+}
+
+func TestForgetLeavesNothing(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
+		h.dns.set("bad.example.com A", rcode(servFail, 0))
+		h.dns.set("_x._tcp.example.com SRV", services(time.Minute, datum{host: "db.example.com", port: 1}))
+		wanted := []Wanted{name("db.example.com", IPv4|IPv6), name("bad.example.com", IPv4), service("_x._tcp.example.com", IPv4)}
+		h.Sync(owner1, defaultConfig(), wanted)
+		h.Sync(owner2, defaultConfig(), wanted[:1])
+		h.start()
+		h.pass(time.Minute)
+		h.Sync(owner2, defaultConfig(), nil)
+		h.Forget(owner1)
+		h.Forget(ownerOf(9))
+		if s := h.Snapshot(owner1); s != nil {
+			t.Errorf("a forgotten owner has %v", s)
+		}
+		if s := h.Snapshot(owner2); len(s) != 0 {
+			t.Errorf("an owner that wants nothing has %v", s)
+		}
+		asked := h.dns.count("db.example.com A") + h.dns.count("bad.example.com A")
+		h.pass(2 * retention)
+		if n := h.dns.count("db.example.com A") + h.dns.count("bad.example.com A"); n != asked {
+			t.Errorf("asked %d times for nobody", n-asked)
+		}
+		if len(h.records) != 0 || len(h.schedule) != 0 || len(h.stale) != 0 {
+			t.Errorf("%d records, %d timers and %d stale names remain", len(h.records), len(h.schedule), len(h.stale))
+		}
+	})
+}
+
+// An owner that comes back soon finds what was known, and asks nothing anew.
+func TestForgetAndReturn(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
+		h.start()
+		for range 10 {
+			h.Sync(owner1, defaultConfig(), []Wanted{db})
+			h.pass(time.Second)
+			h.want(owner1, db, current("192.0.2.1"))
+			h.Forget(owner1)
+			h.pass(time.Second)
+		}
+		if n := h.dns.count("db.example.com A"); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+	})
+}
+
+func TestForgottenInFlight(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		h.dns.set("db.example.com A", func(context.Context, netip.AddrPort) (answer, error) {
+			time.Sleep(hedgeDelay / 2)
+			return answer{data: []datum{{ip: netip.MustParseAddr("192.0.2.1")}}, ttl: time.Minute}, nil
+		})
+		h.Sync(owner1, defaultConfig(), []Wanted{name("db.example.com", IPv4)})
+		h.start()
+		h.Forget(owner1)
+		h.pass(time.Hour)
+		if len(h.records) != 0 || h.notifications(owner1) != 0 || h.dns.count("db.example.com A") != 1 {
+			t.Errorf("%d records, asked %d times", len(h.records), h.dns.count("db.example.com A"))
+		}
+	})
+}
+
+func TestMaxAddresses(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		h.options.MaxAddresses = 3
+		db := name("db.example.com", IPv4)
+		h.dns.set("db.example.com A", records(time.Minute, "192.0.2.5", "192.0.2.6", "192.0.2.7"))
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.start()
+		h.dns.set("db.example.com A", records(time.Minute, "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.6", "192.0.2.7"))
+		h.pass(time.Minute)
+		want := current("192.0.2.1", "192.0.2.6", "192.0.2.7")
+		want.Omitted = 2
+		h.want(owner1, db, want)
+	})
+}
+
+func TestNotifyOnlyOnChange(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		db := name("db.example.com", IPv4)
+		var last map[Question]Answer
+		h.options.Notify = func(o types.NamespacedName) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			now := h.Snapshot(o)
+			if equalAnswers(now[db.Question], last[db.Question]) {
+				t.Errorf("notified of no change: %v", now)
+			}
+			last = now
+		}
+		cfg := defaultConfig()
+		cfg.Stale, cfg.RemovalDelay = 2*time.Minute, 20*time.Second
+		replies := []reply{
+			records(10*time.Second, "192.0.2.1", "192.0.2.2"), records(7*time.Second, "192.0.2.2", "192.0.2.1"),
+			records(10*time.Second, "192.0.2.3"), rcode(servFail, 0), rcode(nxDomain, 10*time.Second), rcode(noError, 10*time.Second),
+		}
+		h.dns.set("db.example.com A", replies[0])
+		h.Sync(owner1, cfg, []Wanted{db})
+		h.start()
+		for i := range 3000 {
+			h.dns.set("db.example.com A", replies[(i/11*7+i/5)%len(replies)])
+			h.pass(time.Second)
+			h.mu.Lock()
+			if now := h.Snapshot(owner1); !equalAnswers(now[db.Question], last[db.Question]) {
+				t.Errorf("not notified of %v, only of %v", now, last)
+			}
+			h.mu.Unlock()
+		}
+	})
+}
+
+// gathered returns the value of each series, named by its metric and its label's value.
+func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			key := f.GetName()
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetName() + "=" + l.GetValue()
+			}
+			values[key] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return values
+}
+
+func TestMetrics(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		registry := prometheus.NewRegistry()
+		h.metrics = newMetrics(registry)
+		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+		db := name("db.example.com", IPv4|IPv6)
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.Sync(owner2, defaultConfig(), []Wanted{db})
+		h.start()
+		if diff := cmp.Diff(map[string]float64{
+			"externalbackend_dns_lookups_total rcode=NOERROR": 2,
+			"externalbackend_dns_lookup_duration_seconds":     2,
+			"externalbackend_dns_stale_names":                 0,
+		}, gathered(t, registry)); diff != "" {
+			t.Error(diff)
+		}
+		h.dns.set("db.example.com A", rcode(servFail, 0))
+		h.pass(10 * time.Second)
+		got := gathered(t, registry)
+		if n := got["externalbackend_dns_lookups_total rcode=SERVFAIL"]; n < 1 || n > 3 {
+			t.Errorf("%v SERVFAIL", n)
+		}
+		for _, step := range []struct {
+			forget types.NamespacedName
+			before float64
+		}{{owner1, 1}, {owner2, 1}, {owner2, 0}} {
+			if n := gathered(t, registry)["externalbackend_dns_stale_names"]; n != step.before {
+				t.Errorf("%v stale names before %v is forgotten", n, step.forget)
+			}
+			h.Forget(step.forget)
+		}
+	})
+}
+
+func TestStartOnce(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		h.start()
+		if err := h.Start(t.Context()); err == nil {
+			t.Error("started twice")
+		}
+	})
+}

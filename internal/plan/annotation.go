@@ -201,7 +201,7 @@ func Published(existing []*discoveryv1.EndpointSlice) []Endpoint {
 			if before, ok := seen[key]; !ok {
 				seen[key] = len(list)
 				list = append(list, e)
-			} else if list[before].Target == "" {
+			} else if list[before].Target == "" && e.Target != "" {
 				list[before] = e
 			}
 		}

@@ -128,7 +128,9 @@ type ipPorts struct {
 
 func (k ipPorts) String() string { return fmt.Sprintf("%s with ports %d", k.addr, k.ports) }
 
-func (k ipPorts) compare(other ipPorts) int { return cmp.Or(k.addr.Compare(other.addr), k.ports-other.ports) }
+func (k ipPorts) compare(other ipPorts) int {
+	return cmp.Or(k.addr.Compare(other.addr), k.ports-other.ports)
+}
 
 func (h *history) key(e *Endpoint) ipPorts { return ipPorts{e.Addr, h.portList(e.Ports)} }
 

@@ -1,0 +1,78 @@
+package plan
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// step is the writes of one step, as the golden files tell them.
+type step struct {
+	Create []*discoveryv1.EndpointSlice `json:"create,omitempty"`
+	Update []*discoveryv1.EndpointSlice `json:"update,omitempty"`
+	Delete []string                     `json:"delete,omitempty"`
+}
+
+// TestSlicesGolden shows whole plans: testdata/slices/NAME.in.yaml tells what is wanted step by step, NAME.out.yaml the writes of every step.
+func TestSlicesGolden(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/slices/*.in.yaml")
+	if err != nil || len(inputs) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, input := range inputs {
+		t.Run(strings.TrimSuffix(filepath.Base(input), ".in.yaml"), func(t *testing.T) {
+			text, err := os.ReadFile(input)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var in struct {
+				Template SliceTemplate // holds what the steps share
+				Steps    []struct {
+					Template SliceTemplate
+					Desired  []Endpoint
+				}
+			}
+			if err := yaml.UnmarshalStrict(text, &in); err != nil {
+				t.Fatal(err)
+			}
+			stored := cluster{}
+			var out []step
+			for _, next := range in.Steps {
+				changes := Slices(next.Template, next.Desired, stored.list())
+				for _, w := range writesOf(changes) {
+					stored.apply(t, w)
+				}
+				got := step{Create: changes.Create, Update: changes.Update}
+				for _, s := range changes.Delete {
+					got.Delete = append(got.Delete, s.Name)
+				}
+				out = append(out, got)
+			}
+			got, err := yaml.Marshal(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := strings.Replace(input, ".in.", ".out.", 1)
+			if *update {
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("%s (-want +got), -update writes it anew:\n%s", golden, diff)
+			}
+		})
+	}
+}

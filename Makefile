@@ -28,7 +28,9 @@ CONTROLLER_GEN := $(TOOL) controller-gen
 KUSTOMIZE := $(TOOL) kustomize
 GOVULNCHECK := $(TOOL) govulncheck
 GOLANGCI_LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
+# Where there is no kubectl, the development cluster's does.
 KUBECTL ?= $(or $(shell command -v kubectl),bin/devcluster kubectl)
+OWN_KUBECTL := $(filter bin/devcluster,$(KUBECTL))
 
 GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
@@ -143,19 +145,19 @@ bin/devcluster:
 ##@ Cluster
 
 .PHONY: install
-install: ## Install the CRDs into kubectl's current cluster
+install: $(OWN_KUBECTL) ## Install the CRDs into kubectl's current cluster
 	$(KUSTOMIZE) build config/crd | $(KUBECTL) apply --server-side -f -
 
 .PHONY: uninstall
-uninstall: ## Remove the CRDs, and every ExternalBackend with them
+uninstall: $(OWN_KUBECTL) ## Remove the CRDs, and every ExternalBackend with them
 	$(KUSTOMIZE) build config/crd | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: deploy
-deploy: build-installer ## Install CRDs, roles and the manager with image IMG
+deploy: $(OWN_KUBECTL) build-installer ## Install CRDs, roles and the manager with image IMG
 	$(KUBECTL) apply --server-side -f dist/install.yaml
 
 .PHONY: undeploy
-undeploy: build-installer ## Remove all that deploy installed
+undeploy: $(OWN_KUBECTL) build-installer ## Remove all that deploy installed
 	$(KUBECTL) delete --ignore-not-found -f dist/install.yaml
 
 ##@ Release

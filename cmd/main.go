@@ -146,7 +146,8 @@ func run(ctx context.Context, f *flags) error {
 	}
 	config.QPS = -1                           // the API server's priority and fairness shares its time out
 	config.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, which the documentation says
-	grace, lease := 30*time.Second, 15*time.Second
+	grace := 30 * time.Second
+	lease, renew := 45*time.Second, 40*time.Second // an API server may be away for half a minute
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme(),
 		Cache:                         controllers.CacheOptions(),
@@ -157,6 +158,7 @@ func run(ctx context.Context, f *flags) error {
 		LeaderElectionNamespace:       f.leaseNamespace(),
 		LeaderElectionReleaseOnCancel: true, // the process ends with the manager
 		LeaseDuration:                 &lease,
+		RenewDeadline:                 &renew,
 		GracefulShutdownTimeout:       &grace,
 	})
 	if err != nil {

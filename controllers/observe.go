@@ -21,7 +21,8 @@ import (
 
 // The fields by which the cache finds objects.
 const (
-	indexBackend = "backend" // EndpointSlices of ours, by ExternalBackend
+	indexBackend = "backend" // EndpointSlices with our labels, by ExternalBackend
+	indexOwner   = "owner"   // EndpointSlices that kube-controller-manager does not maintain, by the UID of their controller
 	indexService = "service" // EndpointSlices and ExternalBackends, by Service
 )
 
@@ -67,7 +68,7 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 		return nil, err
 	}
 	o.service = m.latestService(o.service, r.now())
-	cached, err := r.slicesOf(ctx, client.ObjectKeyFromObject(b))
+	cached, err := r.ownSlices(ctx, b, o.service)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +80,36 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 	return o, err
 }
 
-// slicesOf are the slices of an ExternalBackend as the cache shows them, not to be changed.
+// ownSlices are b's slices as the cache shows them, not to be changed: those with its labels, and those that it controls, itself or by its Service, whatever has
+// become of their labels.
+func (r *Reconciler) ownSlices(ctx context.Context, b *v1alpha1.ExternalBackend, service *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
+	out, err := r.slicesOf(ctx, client.ObjectKeyFromObject(b))
+	if err != nil {
+		return nil, err
+	}
+	owners := []types.UID{b.UID}
+	if service != nil && metav1.IsControlledBy(service, b) {
+		owners = append(owners, service.UID)
+	}
+	for _, uid := range owners {
+		controlled, err := r.listSlices(ctx, b.Namespace, indexOwner, string(uid))
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range controlled {
+			if !hasSlice(out, s.Name) {
+				out = append(out, s)
+			}
+		}
+	}
+	return out, nil
+}
+
+func hasSlice(list []*discoveryv1.EndpointSlice, name string) bool {
+	return slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return s.Name == name })
+}
+
+// slicesOf are the slices with the labels of an ExternalBackend as the cache shows them, not to be changed.
 func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
 	return r.listSlices(ctx, key.Namespace, indexBackend, key.Name)
 }
@@ -105,9 +135,13 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 	var foreign []*discoveryv1.EndpointSlice
 	siblings := map[string][]*discoveryv1.EndpointSlice{}
 	for _, s := range behind {
+		if hasSlice(o.slices, s.Name) {
+			continue
+		}
 		if s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
 			foreign = append(foreign, s)
-		} else if name := s.Labels[v1alpha1.LabelName]; name != b.Name {
+		} else {
+			name := s.Labels[v1alpha1.LabelName]
 			siblings[name] = append(siblings[name], s)
 		}
 	}

@@ -190,6 +190,8 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
 		r.withdraw(ctx, b, o, m, &out)
 	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
+	case o.service == nil && len(o.slices) == 0:
+		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
 	case plan.Passthrough(b):
 		r.publishPassthrough(ctx, b, o, m, &out)
 	default:

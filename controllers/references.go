@@ -42,7 +42,7 @@ func (r *references) due(b *v1alpha1.ExternalBackend, now time.Time) bool {
 
 // next is when they have to be read again; zero where b has none.
 func (r *references) next(b *v1alpha1.ExternalBackend) time.Time {
-	if !hasReferences(b) {
+	if !hasReferences(b) || r.read.IsZero() {
 		return time.Time{}
 	}
 	return r.read.Add(referencePeriod)

@@ -46,8 +46,8 @@ import (
 // flipGap is how long after a write of slices the next flips of the same ExternalBackend are gathered, so that a burst costs one write and a single flip no wait.
 const flipGap = 250 * time.Millisecond
 
-// maxRetry is the longest time between two tries after an error: nothing is ever given up on.
-const maxRetry = 30 * time.Second
+// maxRetry is the longest time between two tries after an error: nothing is ever given up on, and an API server that is back is used within seconds.
+const maxRetry = 5 * time.Second
 
 // CacheOptions keep out of memory what reconciling never reads: all but the metadata of other people's EndpointSlices, and of Nodes all but addresses and ranges.
 func CacheOptions() cache.Options {
@@ -57,7 +57,8 @@ func CacheOptions() cache.Options {
 			&discoveryv1.EndpointSlice{}: {Transform: func(object any) (any, error) {
 				if s, ok := object.(*discoveryv1.EndpointSlice); ok {
 					s.ManagedFields = nil
-					if s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
+					_, ours := s.Annotations[v1alpha1.AnnotationEndpoints]
+					if s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy && !ours {
 						s.Endpoints, s.Ports, s.Annotations = nil, nil, nil
 					}
 				}
@@ -136,6 +137,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}
 		return label(v1alpha1.LabelName)(o)
 	}
+	controlled := func(o client.Object) []string {
+		if owner := metav1.GetControllerOf(o); owner != nil && o.GetLabels()[discoveryv1.LabelManagedBy] != managedByCore {
+			return []string{string(owner.UID)}
+		}
+		return nil
+	}
 	serviceOf := func(o client.Object) []string { return []string{plan.ServiceName(o.(*v1alpha1.ExternalBackend))} }
 	for _, i := range []struct {
 		object client.Object
@@ -143,6 +150,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		value  client.IndexerFunc
 	}{
 		{&discoveryv1.EndpointSlice{}, indexBackend, ours},
+		{&discoveryv1.EndpointSlice{}, indexOwner, controlled},
 		{&discoveryv1.EndpointSlice{}, indexService, label(discoveryv1.LabelServiceName)},
 		{&v1alpha1.ExternalBackend{}, indexService, serviceOf},
 	} {

@@ -37,10 +37,9 @@ func Owns(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	return metav1.IsControlledBy(s, b) || Adopted(b, s)
 }
 
-// Adopted tells whether s was adopted by b: it has no controller, and survives b.
+// Adopted tells whether s was adopted by b: it bears b's name and has no controller, so that it survives b.
 func Adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
-	return metav1.GetControllerOf(s) == nil && s.Labels[v1alpha1.LabelName] == b.Name &&
-		service(b).AdoptionPolicy == v1alpha1.AdoptionPolicyIfSelectorless
+	return metav1.GetControllerOf(s) == nil && s.Labels[v1alpha1.LabelName] == b.Name
 }
 
 // Service plans the next write of b's Service, given the one of that name that is there, or nil.

@@ -76,6 +76,9 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("devcluster: not built: %v; call Ensure (or Main with %s) outside of the namespaces", missing, version)
 	}
+	if _, err := lookTool("iptables"); options.ProxyMode == "iptables" && err != nil {
+		return nil, errors.New("devcluster: missing Debian package, install it with: apt-get install iptables")
+	}
 	c := &Cluster{options: options, Bin: binDir(cache, version), binaries: binaries, running: map[Component]*process{}}
 	if c.Network, err = OpenNetwork(); err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func (ns *Namespace) newNameserver(zones map[string]string, corefile string) (*N
 	if err != nil {
 		return nil, err
 	}
-	s := &Nameserver{ns: ns, dir: dir, Log: filepath.Join(dir, "log")}
+	s := &Nameserver{ns: ns, dir: dir, Log: filepath.Join(dir, "log"), serial: 1}
 	var config strings.Builder
 	config.WriteString("devcluster.invalid {\n\tready\n}\n" + corefile)
 	for _, zone := range slices.Sorted(maps.Keys(zones)) {

@@ -81,14 +81,44 @@ func look(t *testing.T) state {
 		}
 	}
 	s["namespaces"] = fmt.Sprint(slices.Sorted(maps.Keys(namespaces)))
+	for _, dir := range []string{os.Getenv("TMPDIR"), os.Getenv("DEVCLUSTER_CACHE"), filepath.Join(os.Getenv("DEVCLUSTER_CACHE"), "run")} {
+		s["files in "+dir] = fmt.Sprint(glob(t, filepath.Join(dir, "*")))
+	}
+	return s
+}
+
+// ownDirectories gives the test a temporary directory and a cache that no other process uses, with the binaries there are.
+func ownDirectories(t *testing.T) {
+	t.Helper()
 	cache, err := cacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{cache, filepath.Join(cache, "run"), os.TempDir()} {
-		s["files in "+dir] = fmt.Sprint(glob(t, filepath.Join(dir, "*")))
+	own := t.TempDir()
+	if err := os.Mkdir(filepath.Join(own, "run"), 0o755); err != nil {
+		t.Fatal(err)
 	}
-	return s
+	if err := os.Symlink(binDir(cache, Kubernetes()), binDir(own, Kubernetes())); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DEVCLUSTER_CACHE", own)
+	t.Setenv("TMPDIR", t.TempDir())
+}
+
+// changes tells what is not as it was.
+func (s state) changes(now state) string {
+	var text strings.Builder
+	for key := range s {
+		if s[key] != now[key] {
+			fmt.Fprintf(&text, "%s: %q became %q\n", key, s[key], now[key])
+		}
+	}
+	for key := range now {
+		if _, ok := s[key]; !ok {
+			fmt.Fprintf(&text, "new: %s: %q\n", key, now[key])
+		}
+	}
+	return text.String()
 }
 
 func read(t *testing.T, path string) string {
@@ -159,6 +189,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		{"panic", "panic", func(*testing.T, int) {}, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			ownDirectories(t)
 			t.Setenv(leftoverEnv, test.what)
 			before := look(t)
 			cmd := exec.Command("/proc/self/exe")
@@ -181,12 +212,12 @@ func TestNothingIsLeftBehind(t *testing.T) {
 				t.Errorf("exit code %d, want %d", got, test.code)
 			}
 			for deadline := time.Now().Add(20 * time.Second); ; {
-				after := look(t)
-				if maps.Equal(before, after) {
+				changes := before.changes(look(t))
+				if changes == "" {
 					return
 				}
 				if time.Now().After(deadline) {
-					t.Fatalf("before:\n%v\nafter:\n%v", before, after)
+					t.Fatal(changes)
 				}
 			}
 		})

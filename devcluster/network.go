@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -178,7 +179,10 @@ func (ns *Namespace) Close() error {
 	ns.network.mu.Lock()
 	delete(ns.network.namespaces, ns.name)
 	ns.network.mu.Unlock()
-	return ns.remove()
+	ns.mu.Lock()
+	gone := ns.onLink
+	ns.mu.Unlock()
+	return errors.Join(ns.remove(), ns.network.forget(gone))
 }
 
 func (ns *Namespace) remove() error {
@@ -225,6 +229,7 @@ func (ns *Namespace) AddAddresses(addresses ...string) error {
 // RemoveAddresses takes addresses on the link away again, so that another namespace can have them, or nobody.
 func (ns *Namespace) RemoveAddresses(addresses ...string) error {
 	var batch strings.Builder
+	var gone []netip.Addr
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	for _, text := range addresses {
@@ -235,8 +240,25 @@ func (ns *Namespace) RemoveAddresses(addresses ...string) error {
 		link, _ := linkOf(addr)
 		fmt.Fprintf(&batch, "addr del %s/%d dev eth0\n", addr, link.Bits())
 		ns.onLink = slices.DeleteFunc(ns.onLink, func(a netip.Addr) bool { return a == addr })
+		gone = append(gone, addr)
 	}
-	return ns.tool(batch.String(), "ip", "-batch", "-")
+	return errors.Join(ns.tool(batch.String(), "ip", "-batch", "-"), ns.network.forget(gone))
+}
+
+// forget makes all others look for addresses anew on the link, where a neighbour entry would lead them to who had them before.
+func (n *Network) forget(addrs []netip.Addr) error {
+	var batch strings.Builder
+	for _, addr := range addrs {
+		fmt.Fprintf(&batch, "neigh flush to %s\n", addr)
+	}
+	n.mu.Lock()
+	others := slices.Collect(maps.Values(n.namespaces))
+	n.mu.Unlock()
+	errs := []error{runTool(batch.String(), "ip", "-batch", "-")}
+	for _, other := range others {
+		errs = append(errs, other.tool(batch.String(), "ip", "-batch", "-"))
+	}
+	return errors.Join(errs...)
 }
 
 // linkOf is the link's prefix and the program's address of addr's family.

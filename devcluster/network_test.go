@@ -89,7 +89,9 @@ func TestAddressMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		serve(t, ns, ":80")
-		conn, err := net.Dial("tcp", "203.0.113.10:80")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", "203.0.113.10:80")
 		if err != nil {
 			t.Fatal(err)
 		}

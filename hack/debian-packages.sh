@@ -1,0 +1,39 @@
+#!/bin/sh
+# Installs the Debian packages that the tests need and this machine lacks; with arguments, those named. Quiet where nothing is
+# missing. Without root, or elsewhere than on Debian and its kin, it fails and names them.
+set -eu
+
+if [ $# -eq 0 ]; then
+	# gcc and libc6-dev are for the race detector, the others for the development cluster.
+	set -- gcc libc6-dev iproute2 iptables nftables util-linux
+fi
+
+# A tool that is there without its package does as well. nft and ip may be out of an ordinary user's PATH.
+PATH=$PATH:/usr/sbin:/sbin
+present() {
+	case $1 in
+	gcc | iptables) command -v "$1" ;;
+	iproute2) command -v ip ;;
+	libc6-dev) [ -e /usr/include/stdlib.h ] ;;
+	nftables) command -v nft ;;
+	util-linux) command -v nsenter ;;
+	*) dpkg-query --show --showformat '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed ;;
+	esac >/dev/null
+}
+
+missing=
+for package; do
+	present "$package" || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+	echo "missing packages (Debian's names):$missing" >&2
+	echo "install them, or run this as root on Debian" >&2
+	exit 1
+fi
+echo "installing$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 # a list
+apt-get install -qq -y --no-install-recommends $missing >/dev/null

@@ -156,6 +156,8 @@ func (l *lookuper) askServers(ctx context.Context, up *upstream, name string, t 
 	attempts := make(chan attempt, asks)
 	causes := make([]string, len(servers)) // of those that answered
 	asked, waiting := 0, 0
+	hedge := time.NewTimer(hedgeDelay)
+	defer hedge.Stop()
 	askNext := func() {
 		for asked < asks && causes[asked%len(servers)] != "" {
 			asked++
@@ -164,13 +166,12 @@ func (l *lookuper) askServers(ctx context.Context, up *upstream, name string, t 
 			return
 		}
 		i := asked % len(servers)
+		hedge.Reset(hedgeDelay << (asked / len(servers)))
 		asked++
 		waiting++
 		wg.Go(func() { attempts <- l.attempt(ctx, up, servers[i], i, name, t) })
 	}
 	askNext()
-	hedge := time.NewTimer(hedgeDelay)
-	defer hedge.Stop()
 	for waiting > 0 {
 		select {
 		case at := <-attempts:
@@ -187,7 +188,6 @@ func (l *lookuper) askServers(ctx context.Context, up *upstream, name string, t 
 			}
 		case <-hedge.C:
 			askNext()
-			hedge.Reset(hedgeDelay << min(asked/len(servers), askRounds))
 		}
 	}
 	return answer{}, firstCause(causes)

@@ -84,6 +84,9 @@ func pack(name string, t qtype, edns bool) (msg []byte, id uint16, err error) {
 
 // rcodeName is the word for a response code, of a bounded set.
 func rcodeName(rcode int) string {
+	if rcode == dns.RcodeBadVers { // its number means something else in signatures, and the library's table
+		return "BADVERS"
+	}
 	if s, ok := dns.RcodeToString[rcode]; ok {
 		return s
 	}

@@ -131,6 +131,7 @@ func (r *Reconciler) applySlices(ctx context.Context, o *observation, m *memory,
 	if w.wrote {
 		m.setLastWrite(r.now())
 	}
+	out.stale = w.stale
 	if w.err != nil {
 		out.fail(v1alpha1.ReasonApplyFailed, "EndpointSlices can't be written: "+refusal(w.err), w.err)
 	}
@@ -145,6 +146,7 @@ type sliceWriter struct {
 	current map[string]*discoveryv1.EndpointSlice
 	failed  []*discoveryv1.EndpointSlice
 	wrote   bool
+	stale   bool
 	err     error // the first
 }
 
@@ -202,11 +204,19 @@ func (w *sliceWriter) strands(name string, next *discoveryv1.EndpointSlice) bool
 func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
 	var live discoveryv1.EndpointSlice
 	switch err := w.Live.Get(w.ctx, client.ObjectKeyFromObject(s), &live); {
-	case err == nil && live.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy:
+	case err == nil && ours(&live):
 		w.memory.createdSlice(&live, w.now())
+		w.stale = true
 	case apierrors.IsNotFound(err):
 		w.memory.deletedSlice(s)
+		w.stale = true
 	}
+}
+
+// ours: the slice bears a mark of ours, so that it is not just someone's who took its name.
+func ours(s *discoveryv1.EndpointSlice) bool {
+	_, annotated := s.Annotations[v1alpha1.AnnotationEndpoints]
+	return annotated || s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
 }
 
 func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {

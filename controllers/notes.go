@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -30,15 +32,21 @@ const (
 	eventSummary           = "MoreEvents"
 )
 
-// note is an event to be.
-type note struct{ kind, reason, action, text string }
+// note is an event to be. about is the part of the ExternalBackend that it is about: events that differ in nothing but their text are merged under the first text.
+type note struct{ kind, reason, action, text, about string }
+
+// on says what the note is about.
+func (n note) on(format string, args ...any) note {
+	n.about = fmt.Sprintf(format, args...)
+	return n
+}
 
 func normal(reason, action, format string, args ...any) note {
-	return note{corev1.EventTypeNormal, reason, action, fmt.Sprintf(format, args...)}
+	return note{kind: corev1.EventTypeNormal, reason: reason, action: action, text: fmt.Sprintf(format, args...)}
 }
 
 func warning(reason, action, format string, args ...any) note {
-	return note{corev1.EventTypeWarning, reason, action, fmt.Sprintf(format, args...)}
+	return note{kind: corev1.EventTypeWarning, reason: reason, action: action, text: fmt.Sprintf(format, args...)}
 }
 
 // serviceNotes tell what a write to the Service did that its owner should know.
@@ -57,7 +65,7 @@ func serviceNotes(p plan.ServicePlan) []note {
 }
 
 func noteForeignRemoved(kind, name string) note {
-	return normal(eventForeignRemoved, "Adopt", "%s %q no longer stands behind the Service: this ExternalBackend publishes its endpoints.", kind, name)
+	return normal(eventForeignRemoved, "Adopt", "%s %q no longer stands behind the Service: this ExternalBackend publishes its endpoints.", kind, name).on("%s{%s}", kind, name)
 }
 
 // conditionNotes tell which conditions went wrong with this status.
@@ -83,15 +91,19 @@ func endpointNotes(before, after map[plan.ProbeID]plan.ProbeState) []note {
 		was, is := before[id], after[id]
 		switch {
 		case is.Flapping && !was.Flapping:
-			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s keeps changing its health, so that its return is held back.", id.Target, id.Addr))
+			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s keeps changing its health, so that its return is held back.", id.Target, id.Addr).onEndpoint(id))
 		case is.Verdict == was.Verdict:
 		case is.Verdict == plan.Unhealthy:
-			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", id.Target, id.Addr, is.Reason))
+			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", id.Target, id.Addr, is.Reason).onEndpoint(id))
 		case is.Verdict == plan.Healthy && was.Verdict == plan.Unhealthy:
-			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", id.Target, id.Addr))
+			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", id.Target, id.Addr).onEndpoint(id))
 		}
 	}
 	return out
+}
+
+func (n note) onEndpoint(id plan.ProbeID) note {
+	return n.on("spec.targets{%s}{%s}", id.Target, netip.AddrPortFrom(id.Addr, id.Port))
 }
 
 // trafficNotes tell of changes of the active tier.
@@ -99,9 +111,9 @@ func trafficNotes(before, after *int32, failedOpen, failOpen bool) []note {
 	var out []note
 	switch {
 	case before != nil && after != nil && *before != *after:
-		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active in place of tier %d.", *after, *before))
+		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active in place of tier %d.", *after, *before).on("status.activePriority{%d}", *after))
 	case before == nil && after != nil:
-		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active.", *after))
+		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active.", *after).on("status.activePriority{%d}", *after))
 	case before != nil && after == nil:
 		out = append(out, warning(eventTierChanged, "Failover", "No tier has enough healthy endpoints to be active; tier %d was.", *before))
 	}
@@ -146,6 +158,10 @@ func (e *eventBudget) emit(recorder events.EventRecorder, b *v1alpha1.ExternalBa
 			continue
 		}
 		e.told++
-		recorder.Eventf(b, nil, n.kind, n.reason, n.action, "%s", n.text)
+		var related runtime.Object
+		if n.about != "" {
+			related = &corev1.ObjectReference{Kind: "ExternalBackend", APIVersion: v1alpha1.GroupVersion.String(), Namespace: b.Namespace, Name: b.Name, UID: b.UID, FieldPath: n.about}
+		}
+		recorder.Eventf(b, related, n.kind, n.reason, n.action, "%s", n.text)
 	}
 }

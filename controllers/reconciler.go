@@ -67,6 +67,9 @@ type Reconciler struct {
 // reconcileTimeout bounds one reconcile, so that an API server that hangs holds no worker for good.
 const reconcileTimeout = time.Minute
 
+// maxAttempts is how often a plan is made anew at once because a write showed that the cache was behind.
+const maxAttempts = 3
+
 func (r *Reconciler) now() time.Time { return time.Now() }
 
 // Reconcile brings one ExternalBackend's objects to its spec: get, deletion, observe, plan and apply, status.
@@ -86,11 +89,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	m := r.memories.of(req.NamespacedName)
-	o, err := r.observe(ctx, &b, m)
-	if err != nil {
-		return ctrl.Result{}, err
+	var outcome outcome
+	for range maxAttempts {
+		o, err := r.observe(ctx, &b, m)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		notes := outcome.notes
+		outcome = r.program(ctx, &b, o, m)
+		outcome.notes = append(notes, outcome.notes...)
+		if !outcome.stale {
+			break
+		}
 	}
-	outcome := r.program(ctx, &b, o, m)
 	wait, err := r.report(ctx, &b, &outcome, m)
 	if outcome.err == nil {
 		outcome.err = err
@@ -151,6 +162,8 @@ type outcome struct {
 	status plan.StatusInput
 	next   time.Time
 	err    error
+	// stale: a write showed that the plan was made on what is past; the memory knows better now.
+	stale bool
 	// notes are events beside those that follow from status.
 	notes []note
 }

@@ -57,8 +57,7 @@ func CacheOptions() cache.Options {
 			&discoveryv1.EndpointSlice{}: {Transform: func(object any) (any, error) {
 				if s, ok := object.(*discoveryv1.EndpointSlice); ok {
 					s.ManagedFields = nil
-					_, ours := s.Annotations[v1alpha1.AnnotationEndpoints]
-					if s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy && !ours {
+					if !ours(s) {
 						s.Endpoints, s.Ports, s.Annotations = nil, nil, nil
 					}
 				}

@@ -76,7 +76,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
 // unadoptable says why b may not take live over; "" where it may.
 func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	refuse := func(format string, args ...any) string {
-		return fmt.Sprintf("Service %q is there already and is not this ExternalBackend's: %s", live.Name, fmt.Sprintf(format, args...))
+		return fmt.Sprintf("Service %q is there already and is not this ExternalBackend's: %s.", live.Name, fmt.Sprintf(format, args...))
 	}
 	owner := metav1.GetControllerOf(live)
 	switch {

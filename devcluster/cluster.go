@@ -37,7 +37,7 @@ type Options struct {
 type Cluster struct {
 	*Network
 	Kubeconfig string // path; the administrator's
-	Bin        string // directory with the binaries, kubectl among them
+	Bin        string // directory with kubectl
 	Logs       string // directory; $DEVCLUSTER_LOGS where set, which outlives the cluster
 	AuditLog   string // path; one JSON object of audit.k8s.io/v1 per line
 
@@ -79,7 +79,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if _, err := lookTool("iptables"); options.ProxyMode == "iptables" && err != nil {
 		return nil, errors.New("devcluster: missing Debian package, install it with: apt-get install iptables")
 	}
-	c := &Cluster{options: options, Bin: binDir(cache, version), binaries: binaries, running: map[Component]*process{}}
+	c := &Cluster{options: options, Bin: filepath.Dir(binaries["kubectl"]), binaries: binaries, running: map[Component]*process{}}
 	if c.Network, err = OpenNetwork(); err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (c *Cluster) start(ctx context.Context) error {
 func (c *Cluster) prepare() (err error) {
 	c.dir = filepath.Join(c.Network.dir, "cluster")
 	c.Logs = cmp.Or(os.Getenv("DEVCLUSTER_LOGS"), filepath.Join(c.dir, "logs"))
-	c.AuditLog = filepath.Join(c.Logs, "audit.log")
+	c.AuditLog = c.file("audit.log")
 	if err := errors.Join(os.MkdirAll(c.dir, 0o755), os.MkdirAll(c.Logs, 0o755)); err != nil {
 		return err
 	}

@@ -24,26 +24,26 @@ import (
 // A pipe from outer to init carries the forwarded signals, one byte each; its end means that outer is gone.
 const (
 	stageEnv   = "DEVCLUSTER_STAGE"
-	hostPIDEnv = "DEVCLUSTER_HOST_PID"
+	nsenterEnv = "DEVCLUSTER_NSENTER"
 	lifelineFD = 3
 )
 
-// inside says that this process runs in the namespaces; hostPID is then init's process id as seen from outside.
+// inside says that this process runs in the namespaces; nsenter is then how to follow it there.
 var (
 	inside  bool
-	hostPID string
+	nsenter string
 )
 
 // init runs before any main or TestMain, so that in the stage of that name nothing else of the program does.
 func init() {
 	stage := os.Getenv(stageEnv)
-	hostPID = os.Getenv(hostPIDEnv)
+	nsenter = os.Getenv(nsenterEnv)
 	// Children are no part of this; one that enters on its own gets namespaces of its own.
 	os.Unsetenv(stageEnv)
-	os.Unsetenv(hostPIDEnv)
+	os.Unsetenv(nsenterEnv)
 	switch stage {
-	case "init":
-		code, err := runInit()
+	case "init", "init of user":
+		code, err := runInit(stage == "init of user")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "devcluster:", err)
 		}
@@ -57,7 +57,10 @@ func init() {
 // namespaces and runs the tests in there. Flags, exit status, timeouts, profiles and coverage work as they always do.
 func Main(m interface{ Run() int }, versions ...string) {
 	if !inside {
-		if err := Ensure(context.Background(), os.Stderr, versions...); err != nil {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		err := Ensure(ctx, os.Stderr, versions...)
+		stop()
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -81,8 +84,8 @@ func Enter() {
 	os.Exit(code)
 }
 
-// HostPID is the id by which processes outside of the namespaces know their first process, for nsenter --target; empty outside.
-func HostPID() string { return hostPID }
+// Nsenter is the beginning of a command line by which a user outside enters the program's namespaces.
+func Nsenter() string { return nsenter }
 
 // runDir is where the namespaces have their tmpfs; outside it is an empty directory.
 func runDir() (string, error) {
@@ -130,7 +133,11 @@ func runOuter() (code int, err error) {
 func startInit(lifeline *os.File, newUser bool) (*exec.Cmd, error) {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), stageEnv+"=init", "PATH="+os.Getenv("PATH")+systemPath)
+	stage := "init"
+	if newUser {
+		stage = "init of user"
+	}
+	cmd.Env = append(os.Environ(), stageEnv+"="+stage, "PATH="+os.Getenv("PATH")+systemPath)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{lifeline}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -148,7 +155,7 @@ func startInit(lifeline *os.File, newUser bool) (*exec.Cmd, error) {
 // forwardSignals hands signals on, except a Ctrl-C: the terminal has sent it to the program inside as well.
 func forwardSignals(signals <-chan os.Signal, forward *os.File) {
 	for sig := range signals {
-		if sig == syscall.SIGINT && inForeground() {
+		if sig == syscall.SIGINT && InForeground() {
 			continue
 		}
 		if _, err := forward.Write([]byte{byte(sig.(syscall.Signal))}); err != nil {
@@ -157,7 +164,9 @@ func forwardSignals(signals <-chan os.Signal, forward *os.File) {
 	}
 }
 
-func inForeground() bool {
+// InForeground says whether a Ctrl-C at the terminal reaches this process and its children by itself, so that handing
+// the signal on would deliver it twice.
+func InForeground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
 		return false
@@ -168,7 +177,7 @@ func inForeground() bool {
 }
 
 // runInit is PID 1. It returns the program's exit status.
-func runInit() (int, error) {
+func runInit(newUser bool) (int, error) {
 	lifeline := os.NewFile(lifelineFD, "lifeline")
 	syscall.CloseOnExec(lifelineFD)
 	// What the terminal sends is for the program to act on; an ignored signal would be inherited, a caught one is not.
@@ -180,8 +189,12 @@ func runInit() (int, error) {
 	if err := isolate(); err != nil {
 		return 1, err
 	}
+	follow := "nsenter --target " + self + " --mount --net --pid"
+	if newUser {
+		follow += " --user --preserve-credentials"
+	}
 	program, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{
-		Env:   append(os.Environ(), stageEnv+"=inside", hostPIDEnv+"="+self),
+		Env:   append(os.Environ(), stageEnv+"=inside", nsenterEnv+"="+follow),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	})
 	if err != nil {

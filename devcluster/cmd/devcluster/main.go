@@ -27,8 +27,11 @@ DEVCLUSTER_KUBERNETES chooses the version (default ` + devcluster.DefaultKuberne
 iptables), DEVCLUSTER_CACHE the directory for the binaries, DEVCLUSTER_LOGS one for logs that are to outlive the cluster.
 `
 
+// endings are the signals that ask the program to end.
+var endings = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), endings...)
 	defer stop()
 	code, err := dispatch(ctx, os.Args[1:])
 	if err != nil {
@@ -48,7 +51,7 @@ func dispatch(ctx context.Context, args []string) (code int, err error) {
 	case command == "up" && len(rest) == 0:
 		return withCluster(ctx, untilDone)
 	case command == "run" && len(rest) > 1 && rest[0] == "--":
-		return withCluster(ctx, func(ctx context.Context, c *devcluster.Cluster) (int, error) { return runCommand(ctx, rest[1:]) })
+		return withCluster(ctx, func(context.Context, *devcluster.Cluster) (int, error) { return runCommand(rest[1:]) })
 	case command == "kubectl":
 		return kubectl(ctx, rest)
 	case command == "doctor" && len(rest) == 0:
@@ -78,29 +81,32 @@ func withCluster(ctx context.Context, f func(context.Context, *devcluster.Cluste
 }
 
 func untilDone(ctx context.Context, c *devcluster.Cluster) (int, error) {
-	enter := "nsenter --target " + devcluster.HostPID() + " --net --mount --pid"
-	if os.Getenv("DEVCLUSTER_ROOTLESS") != "" {
-		enter += " --user --preserve-credentials"
-	}
 	fmt.Printf(`Kubernetes %s is up, until Ctrl-C. It lives in namespaces of its own; a shell in there:
 
   %s -- env KUBECONFIG=%s PATH=%s:$PATH $SHELL
 
 Logs in there: %s
-`, devcluster.Kubernetes(), enter, c.Kubeconfig, c.Bin, c.Logs)
+`, devcluster.Kubernetes(), devcluster.Nsenter(), c.Kubeconfig, c.Bin, c.Logs)
 	<-ctx.Done()
 	return 0, nil
 }
 
-// runCommand runs a command to its end. A signal is the command's to act on, so it is handed on and nothing is killed.
-func runCommand(ctx context.Context, args []string) (code int, err error) {
+// runCommand runs a command to its end. Signals are the command's to act on.
+func runCommand(args []string) (code int, err error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return 127, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
-	defer stop()
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, endings...)
+	go func() { // until the process ends
+		for sig := range signals {
+			if sig != syscall.SIGINT || !devcluster.InForeground() {
+				_ = cmd.Process.Signal(sig) // it may have ended
+			}
+		}
+	}()
 	err = cmd.Wait()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {

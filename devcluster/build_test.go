@@ -1,0 +1,129 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestGoMod turns the two kinds of go.mod there are upstream into main modules that ask for published versions alone.
+func TestGoMod(t *testing.T) {
+	for _, test := range []struct {
+		product        product
+		upstream, want string
+	}{{
+		product: product{name: "kubernetes", module: "k8s.io/kubernetes", version: "v1.37.1", staging: "v0.37.1"},
+		upstream: `module k8s.io/kubernetes
+
+go 1.26.0
+
+require (
+	github.com/x/y v0.0.0-20200101000000-abcdefabcdef
+	k8s.io/api v0.0.0
+)
+
+replace (
+	k8s.io/api => ./staging/src/k8s.io/api
+)
+`,
+		want: `module devcluster.invalid/kubernetes
+
+go 1.26.0
+
+require (
+	github.com/x/y v0.0.0-20200101000000-abcdefabcdef
+	k8s.io/api v0.37.1
+)
+
+replace (
+	k8s.io/api => k8s.io/api v0.37.1
+)
+
+require k8s.io/kubernetes v1.37.1
+`,
+	}, {
+		product: product{name: "etcd", module: "go.etcd.io/etcd/server/v3", version: "v3.6.16"},
+		upstream: `module go.etcd.io/etcd/server/v3
+
+toolchain go1.26.10
+
+require go.etcd.io/etcd/api/v3 v3.6.16
+
+replace go.etcd.io/etcd/api/v3 => ../api
+
+replace go.etcd.io/etcd => ./FORBIDDEN_DEPENDENCY
+`,
+		want: `module devcluster.invalid/etcd
+
+require go.etcd.io/etcd/api/v3 v3.6.16
+
+require go.etcd.io/etcd/server/v3 v3.6.16
+`,
+	}} {
+		got := strings.Fields(string(test.product.goMod([]byte(test.upstream))))
+		if want := strings.Fields(test.want); !slices.Equal(got, want) {
+			t.Errorf("%s: got\n%q, want\n%q", test.product.name, got, want)
+		}
+	}
+}
+
+// TestLocate prefers the binaries of KUBEBUILDER_ASSETS, for those that belong there by custom.
+func TestLocate(t *testing.T) {
+	cache, assets := t.TempDir(), t.TempDir()
+	if _, missing := locate(cache, DefaultKubernetes, nil); len(missing) != 6 {
+		t.Errorf("an empty cache lacks %v", missing)
+	}
+	for _, name := range envtestBinaries {
+		if err := os.WriteFile(filepath.Join(assets, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("KUBEBUILDER_ASSETS", assets)
+	paths, missing := locate(cache, DefaultKubernetes, nil)
+	if want := []string{"coredns", "kube-controller-manager", "kube-proxy"}; !slices.Equal(missing, want) {
+		t.Errorf("missing %v, want %v", missing, want)
+	}
+	if paths["etcd"] != filepath.Join(assets, "etcd") || filepath.Dir(paths["coredns"]) != binDir(cache, DefaultKubernetes) {
+		t.Errorf("paths: %v", paths)
+	}
+	if dir, err := Assets(t.Context()); err != nil || dir != assets {
+		t.Errorf("Assets: %s, %v", dir, err)
+	}
+}
+
+// TestLock keeps a second builder out until the first is done.
+func TestLock(t *testing.T) {
+	cache := t.TempDir()
+	unlock, err := lockCache(t.Context(), cache, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := lockCache(ctx, cache, t.Output()); !errors.Is(err, context.Canceled) {
+		t.Errorf("a second lock: %v", err)
+	}
+	unlock()
+	if unlock, err = lockCache(t.Context(), cache, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+func TestVersion(t *testing.T) {
+	for env, want := range map[string]string{"": DefaultKubernetes, "1.36.4": "v1.36.4", "v1.36.4": "v1.36.4"} {
+		t.Setenv("DEVCLUSTER_KUBERNETES", env)
+		if got, err := orSelected(""); err != nil || got != want {
+			t.Errorf("%q: %s, %v; want %s", env, got, err, want)
+		}
+	}
+	for _, bad := range []string{"latest", "1.37", "v1.37.1/../..", "v2.0.0"} {
+		if got, err := orSelected(bad); err == nil {
+			t.Errorf("%q is taken for %s", bad, got)
+		}
+	}
+}

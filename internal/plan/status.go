@@ -190,9 +190,19 @@ func (w *statusWriter) target(i, endpoints int, worst ProbeState) (v1alpha1.Obse
 	case endpoints > 0 && worst.Verdict == Healthy:
 		return v1alpha1.ObservedStateHealthy, reason
 	case worst.Verdict == Unhealthy:
-		return v1alpha1.ObservedStateUnhealthy, cmp.Or(worst.Reason, reason)
+		return v1alpha1.ObservedStateUnhealthy, cmp.Or(worst.Reason, reason, w.reasonBefore(t.Name))
 	}
 	return v1alpha1.ObservedStateUnknown, cmp.Or(reason, worst.Reason)
+}
+
+// reasonBefore is what status said of an unhealthy target last: a verdict that was read back from a slice after a restart has no reason of its own.
+func (w *statusWriter) reasonBefore(target string) string {
+	for i := range w.Before.Targets {
+		if t := &w.Before.Targets[i]; t.Name == target && t.State == v1alpha1.ObservedStateUnhealthy {
+			return t.Reason
+		}
+	}
+	return ""
 }
 
 // noteReason is the word for the first thing that keeps addresses of a target from being published.

@@ -600,7 +600,7 @@ func TestTargetAllocatesNothing(t *testing.T) {
 
 func TestKindsHaveWordsOfTheirOwn(t *testing.T) {
 	seen := map[string]Kind{}
-	for k := None; k < kinds; k++ {
+	for k := range kinds {
 		if other, double := seen[k.String()]; double || k.String() == "" {
 			t.Errorf("kind %d: %q, as kind %d", k, k, other)
 		}

@@ -105,11 +105,11 @@ func (w world) rule() v1alpha1.PolicyRule {
 	})
 	if w.IntN(2) == 0 {
 		r.Nameservers = some(w, 2, func() string {
-			if a := w.addr(); w.IntN(2) == 0 {
+			a := w.addr()
+			if w.IntN(2) == 0 {
 				return a.String()
-			} else {
-				return netip.AddrPortFrom(a, 53).String()
 			}
+			return netip.AddrPortFrom(a, 53).String()
 		})
 	}
 	return r

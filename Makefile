@@ -16,11 +16,10 @@ SHELL := bash
 # Two development clusters at a time are too much for a small machine, and the order of `make test` matters.
 .NOTPARALLEL:
 
-# A user's own GOFLAGS, workspace or CGO_ENABLED must not change what is built. Stamping from git is off because
-# it fails in a checkout that belongs to someone else; the version comes in by -ldflags.
+# A user's own GOFLAGS or workspace must not change what is built. Stamping from git is off because it fails in a
+# checkout that belongs to someone else; the version comes in by -ldflags.
 export GOFLAGS := -mod=readonly -buildvcs=false
 export GOWORK := off
-export CGO_ENABLED := 0
 
 MODULES := . devcluster test tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
@@ -32,7 +31,7 @@ GOLANGCI_LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 KUBECTL ?= $(or $(shell command -v kubectl),bin/devcluster kubectl)
 OWN_KUBECTL := $(filter bin/devcluster,$(KUBECTL))
 
-GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
 GENERATED := api config/crd config/rbac
 comma := ,

@@ -193,13 +193,14 @@ type Service struct {
 	// own are never copied. At most 64.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !(k in ['kubernetes.io/service-name', 'endpointslice.kubernetes.io/managed-by', 'external-backend.io/name', 'service.kubernetes.io/headless']))`,message="the operator's own labels may not be set"
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !k.startsWith('external-backend.io/') && !(k in ['kubernetes.io/service-name', 'endpointslice.kubernetes.io/managed-by', 'service.kubernetes.io/headless']))`,message="the operator's own labels may not be set"
 	Labels map[string]LabelValue `json:"labels,omitempty"`
 
 	// annotations are set on the Service; the ExternalBackend's own are never
 	// copied. At most 64.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !k.startsWith('external-backend.io/'))`,message="the operator's own annotations may not be set"
 	Annotations map[string]AnnotationValue `json:"annotations,omitempty"`
 
 	// ipFamilyPolicy is SingleStack, PreferDualStack or RequireDualStack.

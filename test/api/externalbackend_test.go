@@ -75,6 +75,9 @@ func TestServiceRefusals(t *testing.T) {
 		{"label value too long", field("labels", "{a: "+strings.Repeat("b", 64)+"}"), []string{"spec.service.labels.a: Too long"}},
 		{"label of the slices", field("labels", "{kubernetes.io/service-name: x}"), []string{"spec.service.labels: Invalid"}},
 		{"label of ours", field("labels", "{external-backend.io/name: x}"), []string{"spec.service.labels: Invalid"}},
+		{"annotation of ours", field("annotations", "{external-backend.io/endpoints: x}"), []string{"spec.service.annotations: Invalid"}},
+		{"annotation too long", field("annotations", "{a: "+strings.Repeat("b", 16385)+"}"), []string{"spec.service.annotations.a: Too long"}},
+		{"65 labels", field("labels", "{"+strings.ReplaceAll(strings.TrimPrefix(repeat(65, "k%d: v"), "- "), "\n- ", ", ")+"}"), []string{"spec.service.labels: Too many"}},
 		{"the headless label", field("labels", "{service.kubernetes.io/headless: ''}"), []string{"spec.service.labels: Invalid"}},
 		{"the managed-by label", field("labels", "{endpointslice.kubernetes.io/managed-by: x}"), []string{"spec.service.labels: Invalid"}},
 

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -188,32 +187,27 @@ func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
 	return out
 }
 
-// probeEndpoints are the planned probes, sorted so that equal plans ask for the same.
-func probeEndpoints(probes map[plan.ProbeID]plan.Probe) []probe.Endpoint {
-	out := make([]probe.Endpoint, 0, len(probes))
-	for id, p := range probes {
-		e := probe.Endpoint{ID: probe.ID(id), Dial: p.Dial, Host: p.Host}
+// probeEndpoints are the planned probes in the prober's words.
+func probeEndpoints(probes []plan.Probe) []probe.Endpoint {
+	out := make([]probe.Endpoint, len(probes))
+	for i, p := range probes {
+		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host}
 		if p.Published {
-			e.Seed = probe.Unhealthy
+			out[i].Seed = probe.Unhealthy
 			if p.Serving {
-				e.Seed = probe.Healthy
+				out[i].Seed = probe.Healthy
 			}
 		}
-		out = append(out, e)
 	}
-	slices.SortFunc(out, func(a, b probe.Endpoint) int {
-		return cmp.Or(cmp.Compare(a.ID.Target, b.ID.Target), a.ID.Addr.Compare(b.ID.Addr), cmp.Compare(a.ID.Port, b.ID.Port))
-	})
 	return out
 }
 
-// states are the prober's verdicts in the planner's words.
-func states(snapshot map[probe.ID]probe.State) map[plan.ProbeID]plan.ProbeState {
-	out := make(map[plan.ProbeID]plan.ProbeState, len(snapshot))
-	for id, s := range snapshot {
-		out[plan.ProbeID(id)] = plan.ProbeState{Verdict: plan.Verdict(s.Verdict), Reason: s.Reason, Flapping: s.Flapping}
+// verdicts are the prober's states in the planner's words.
+func verdicts(snapshot map[probe.ID]probe.State) func(plan.ProbeID) plan.ProbeState {
+	return func(id plan.ProbeID) plan.ProbeState {
+		s := snapshot[probe.ID(id)]
+		return plan.ProbeState{Verdict: plan.Verdict(s.Verdict), Reason: s.Reason}
 	}
-	return out
 }
 
 // permit asks policy in the planner's words.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
 )
 
 // memory is what one ExternalBackend's reconciles hand on to the next one. All of it can be lost: what matters is read back from the cluster. But for dial, it belongs
@@ -21,8 +22,8 @@ type memory struct {
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState
-	probes  map[plan.ProbeID]plan.Probe
-	states  map[plan.ProbeID]plan.ProbeState
+	probes  []plan.Probe
+	states  map[probe.ID]probe.State
 	refs    references
 
 	// service and slices are what was written last, until the cache has seen it, so that a stale cache, or an API server that can be written but not watched,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
 )
 
 // Metrics are the series that reconciling sets.
@@ -43,15 +44,15 @@ func (m *Metrics) forget(key types.NamespacedName) {
 }
 
 // transitions counts the verdicts that changed.
-func (m *Metrics) transitions(before, after map[plan.ProbeID]plan.ProbeState) {
+func (m *Metrics) transitions(before, after map[probe.ID]probe.State) {
 	for id, is := range after {
 		if was := before[id].Verdict; was == is.Verdict {
 			continue
 		}
 		switch is.Verdict {
-		case plan.Healthy:
+		case probe.Healthy:
 			m.changes.WithLabelValues(string(v1alpha1.ObservedStateHealthy)).Inc()
-		case plan.Unhealthy:
+		case probe.Unhealthy:
 			m.changes.WithLabelValues(string(v1alpha1.ObservedStateUnhealthy)).Inc()
 		}
 	}

@@ -3,7 +3,6 @@ package controllers
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
 )
 
 // Reasons of events that are no condition's reason.
@@ -82,27 +82,33 @@ func conditionNotes(before, after []metav1.Condition) []note {
 }
 
 // endpointNotes tell which endpoints changed their verdict. The first verdict is news only where it is a bad one.
-func endpointNotes(before, after map[plan.ProbeID]plan.ProbeState) []note {
-	ids := slices.SortedFunc(maps.Keys(after), func(a, b plan.ProbeID) int {
+func endpointNotes(before, after map[probe.ID]probe.State) []note {
+	var changed []probe.ID
+	for id, is := range after {
+		if was := before[id]; is.Verdict != was.Verdict || is.Flapping != was.Flapping {
+			changed = append(changed, id)
+		}
+	}
+	slices.SortFunc(changed, func(a, b probe.ID) int {
 		return cmp.Or(cmp.Compare(a.Target, b.Target), a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port))
 	})
 	var out []note
-	for _, id := range ids {
+	for _, id := range changed {
 		was, is := before[id], after[id]
 		switch {
 		case is.Flapping && !was.Flapping:
-			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s keeps changing its health, so that its return is held back.", id.Target, id.Addr).onEndpoint(id))
+			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s is flapping: its return is held back.", id.Target, id.Addr).onEndpoint(id))
 		case is.Verdict == was.Verdict:
-		case is.Verdict == plan.Unhealthy:
+		case is.Verdict == probe.Unhealthy:
 			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", id.Target, id.Addr, is.Reason).onEndpoint(id))
-		case is.Verdict == plan.Healthy && was.Verdict == plan.Unhealthy:
+		case is.Verdict == probe.Healthy && was.Verdict == probe.Unhealthy:
 			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", id.Target, id.Addr).onEndpoint(id))
 		}
 	}
 	return out
 }
 
-func (n note) onEndpoint(id plan.ProbeID) note {
+func (n note) onEndpoint(id probe.ID) note {
 	return n.on("spec.targets{%s}{%s}", id.Target, netip.AddrPortFrom(id.Addr, id.Port))
 }
 

@@ -265,14 +265,14 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	candidates := plan.FindCandidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
 		Answers: answers(names, r.Resolver.Snapshot(key)), Permit: permit(o.view),
-		Published: standing, Older: o.older, Leaving: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Published: standing, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	})
 	m.probes = candidates.Probes()
 	r.probe(key, b, m)
 	m.started = true
 
 	publication := plan.Publish(plan.PublishInput{
-		Backend: b, Published: published, States: m.states, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
+		Backend: b, Published: published, State: verdicts(m.states), Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
 	m.tier = &publication.Tier
 	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover)
@@ -300,15 +300,15 @@ func (r *Reconciler) probe(key types.NamespacedName, b *v1alpha1.ExternalBackend
 		t := &b.Spec.Targets[i]
 		targets[t.Name] = t.Hostname + t.SRVName
 	}
-	for id, p := range m.probes {
-		dial[p.Dial] = targets[id.Target]
+	for _, p := range m.probes {
+		dial[p.Dial] = targets[p.ID.Target]
 		if p.Host != "" {
 			dial[p.Dial] = p.Host
 		}
 	}
 	m.setDial(dial)
 	r.Prober.Sync(key, healthCheck(b.Spec.HealthCheck, m.refs), probeEndpoints(m.probes))
-	m.states = states(r.Prober.Snapshot(key))
+	m.states = r.Prober.Snapshot(key)
 }
 
 // PermitDial asks policy once more, at the moment at which the probing engine dials.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
 )
 
 // statusPeriod is the least time between two writes of status that change no condition.
@@ -78,7 +79,7 @@ func (r *Reconciler) verdictNotes(b *v1alpha1.ExternalBackend, status v1alpha1.E
 
 // told is what events and metrics have told of.
 type told struct {
-	states   map[plan.ProbeID]plan.ProbeState
+	states   map[probe.ID]probe.State
 	tier     *int32
 	failOpen bool
 }

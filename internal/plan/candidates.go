@@ -80,6 +80,8 @@ type Candidate struct {
 	tier   int32
 	// draining: the target is Draining, or the address is leaving.
 	draining bool
+	// place is that of its address in finder.places.
+	place int32
 	// probed tells whether Probe is to be used.
 	probed bool
 	Probe  Probe
@@ -112,8 +114,8 @@ type Input struct {
 	Published []Endpoint
 	// Older is what older ExternalBackends on the same Service publish.
 	Older []Endpoint
-	// Leaving are the probes of the plan before, by which the addresses that have left since go on being probed.
-	Leaving map[ProbeID]Probe
+	// Probes are those of the plan before, by which the addresses that have left since go on being probed.
+	Probes []Probe
 	// Max is the most endpoints to publish.
 	Max int
 	Now time.Time
@@ -128,28 +130,15 @@ type Candidates struct {
 	next time.Time
 }
 
-// Probes are the endpoints to probe, by identity; empty without healthCheck.
-func (c *Candidates) Probes() map[ProbeID]Probe {
-	probes := make(map[ProbeID]Probe, len(c.Endpoints))
+// Probes are the endpoints to probe; none without healthCheck.
+func (c *Candidates) Probes() []Probe {
+	probes := make([]Probe, 0, len(c.Endpoints))
 	for i := range c.Endpoints {
 		if e := &c.Endpoints[i]; e.probed {
-			probes[e.Probe.ID] = e.Probe
+			probes = append(probes, e.Probe)
 		}
 	}
 	return probes
-}
-
-// key tells endpoints apart: no two with equal keys are ever published, because they would claim one ip:port for one Service port.
-type key struct {
-	addr netip.Addr
-	port int32
-}
-
-func keyOf(e *Endpoint) key {
-	if len(e.Ports) == 0 {
-		return key{addr: e.Addr}
-	}
-	return key{e.Addr, e.Ports[0].Port}
 }
 
 // FindCandidates decides which endpoints may be published.
@@ -160,18 +149,7 @@ func keyOf(e *Endpoint) key {
 //     order in spec; a leaving address loses to all.
 //  4. At most Max endpoints are published; what is published already stays first.
 func FindCandidates(in Input) Candidates {
-	f := finder{
-		Input:     in,
-		published: make(map[key]*Endpoint, len(in.Published)),
-		byAddr:    make(map[netip.Addr]*Endpoint, len(in.Published)),
-		wanted:    make(map[netip.Addr]struct{}),
-	}
-	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
-	for i := range in.Published {
-		e := &in.Published[i]
-		f.published[keyOf(e)] = e
-		f.byAddr[e.Addr] = e
-	}
+	f := newFinder(in)
 	for i := range in.Backend.Spec.Targets {
 		f.expand(i)
 	}
@@ -184,11 +162,58 @@ func FindCandidates(in Input) Candidates {
 // finder carries the state of one FindCandidates.
 type finder struct {
 	Input
-	published map[key]*Endpoint
-	byAddr    map[netip.Addr]*Endpoint
-	// wanted are the addresses that spec and answers name, allowed or not: these have not left.
-	wanted map[netip.Addr]struct{}
-	out    Candidates
+	places map[netip.Addr]int32
+	// at tells of each place what is published there, and who claims it.
+	at []place
+	// nextPublished chains the published endpoints of one place, nextClaim its candidates; -1 ends a chain.
+	nextPublished, nextClaim []int32
+	out                      Candidates
+}
+
+// place is one address.
+type place struct {
+	published, claim int32
+	// named: spec and answers name the address, be it allowed or not, so that it has not left.
+	named bool
+}
+
+func newFinder(in Input) *finder {
+	n := len(in.Backend.Spec.Targets)
+	for _, a := range in.Answers {
+		n += len(a.Addrs)
+	}
+	n = max(n, len(in.Published))
+	f := &finder{Input: in, places: make(map[netip.Addr]int32, n), at: make([]place, 0, n), nextPublished: make([]int32, len(in.Published))}
+	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
+	f.out.Endpoints = make([]Candidate, 0, n)
+	for i := range in.Published {
+		p := f.place(in.Published[i].Addr)
+		f.nextPublished[i], f.at[p].published = f.at[p].published, int32(i)
+	}
+	return f
+}
+
+// place finds or makes the place of an address.
+func (f *finder) place(a netip.Addr) int32 {
+	p, ok := f.places[a]
+	if !ok {
+		p = int32(len(f.at))
+		f.places[a] = p
+		f.at = append(f.at, place{published: -1, claim: -1})
+	}
+	return p
+}
+
+// standing is the published endpoint that c goes on with: no two at one address have the same first port, because they would claim one ip:port for one Service port.
+// exact is false where there is only one with other ports.
+func (f *finder) standing(c *Candidate) (e *Endpoint, exact bool) {
+	for i := f.at[c.place].published; i >= 0; i = f.nextPublished[i] {
+		e = &f.Published[i]
+		if len(e.Ports) > 0 && len(c.Ports) > 0 && e.Ports[0].Port == c.Ports[0].Port {
+			return e, true
+		}
+	}
+	return e, false
 }
 
 // expand is step 1 for one target.
@@ -208,19 +233,20 @@ func (f *finder) expand(i int) {
 	var ports []Port
 	var srv uint16
 	for _, a := range addrs {
-		f.wanted[a.IP] = struct{}{}
+		place := f.place(a.IP)
+		f.at[place].named = true
 		if t.State == v1alpha1.TargetStateDisabled {
 			continue
 		}
 		if ports == nil || srv != a.Port {
 			ports, srv = slicePorts(f.Backend, t, f.Serves, a.Port), a.Port
 		}
-		f.admit(i, a, ports)
+		f.admit(i, a, place, ports)
 	}
 }
 
 // admit adds one address of target i, where policy and family allow it.
-func (f *finder) admit(i int, a Addr, ports []Port) {
+func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	t := &f.Backend.Spec.Targets[i]
 	notes := &f.out.Notes[i]
 	c := Candidate{
@@ -229,21 +255,22 @@ func (f *finder) admit(i int, a Addr, ports []Port) {
 			Zone: t.Zone, NodeName: t.NodeName,
 		},
 		target:   i,
+		place:    place,
 		tier:     tierOf(t, a.Rank),
 		draining: t.State == v1alpha1.TargetStateDraining,
 	}
 	if f.Headless {
 		c.Hostname = t.Name
 	}
-	published := f.published[keyOf(&c.Endpoint)]
-	f.addProbe(&c, t, a.Port)
+	published, exact := f.standing(&c)
+	f.addProbe(&c, t, a.Port, published)
 	refusal := f.permit(targetName(t), &c)
 	if refusal.WouldDeny {
 		notes.Audited = refusal.Kind
 	}
 	if refusal.Denied {
 		notes.Denied = refusal.Kind
-		if published == nil || !refusal.KeepPublished {
+		if !exact || !refusal.KeepPublished {
 			return
 		}
 	}
@@ -257,7 +284,7 @@ func (f *finder) admit(i int, a Addr, ports []Port) {
 }
 
 // addProbe gives c its probe. An endpoint new to its slice takes the serving condition of another one published at that address over: it is the same server.
-func (f *finder) addProbe(c *Candidate, t *v1alpha1.Target, srv uint16) {
+func (f *finder) addProbe(c *Candidate, t *v1alpha1.Target, srv uint16, published *Endpoint) {
 	if f.Backend.Spec.HealthCheck == nil || len(c.Ports) == 0 {
 		return
 	}
@@ -270,10 +297,6 @@ func (f *finder) addProbe(c *Candidate, t *v1alpha1.Target, srv uint16) {
 		ID:   ProbeID{Target: c.Target, Addr: c.Addr, Port: uint16(c.Ports[0].Port)},
 		Dial: netip.AddrPortFrom(c.Addr, port),
 		Host: t.Hostname,
-	}
-	published := f.published[keyOf(&c.Endpoint)]
-	if published == nil {
-		published = f.byAddr[c.Addr]
 	}
 	if published != nil {
 		c.Probe.Published, c.Probe.Serving = true, published.Serving
@@ -299,12 +322,17 @@ func (f *finder) leave() {
 	for i := range f.Backend.Spec.Targets {
 		targets[f.Backend.Spec.Targets[i].Name] = i
 	}
+	probes := make(map[ProbeID]Probe, len(f.Probes))
+	for _, p := range f.Probes {
+		probes[p.ID] = p
+	}
 	for i := range f.Published {
 		p := &f.Published[i]
-		if _, ok := f.wanted[p.Addr]; ok || p.Target == "" || !f.Families.serves(p.Addr) {
+		place := f.places[p.Addr]
+		if f.at[place].named || p.Target == "" || !f.Families.serves(p.Addr) {
 			continue
 		}
-		c := Candidate{Endpoint: *p, target: -1, tier: 127, draining: true}
+		c := Candidate{Endpoint: *p, target: -1, place: place, tier: 127, draining: true}
 		name := ""
 		if t, ok := targets[p.Target]; ok {
 			target := &f.Backend.Spec.Targets[t]
@@ -324,7 +352,7 @@ func (f *finder) leave() {
 			continue
 		}
 		id := ProbeID{Target: p.Target, Addr: p.Addr, Port: uint16(c.Ports[0].Port)}
-		if probe, ok := f.Leaving[id]; ok && f.Backend.Spec.HealthCheck != nil {
+		if probe, ok := probes[id]; ok && f.Backend.Spec.HealthCheck != nil {
 			c.probed, c.Probe = true, probe
 			name = cmp.Or(name, probe.Host)
 		}
@@ -349,30 +377,51 @@ func (f *finder) stillServed(ports []Port) []Port {
 
 // settleClaims is step 3. It leaves the candidates in the order of their claims.
 func (f *finder) settleClaims() {
-	slices.SortStableFunc(f.out.Endpoints, func(a, b Candidate) int {
-		return cmp.Or(
-			compareBool(a.leaving(), b.leaving()),
-			cmp.Compare(a.tier, b.tier),
-			compareBool(a.draining, b.draining),
-		)
-	})
-	claims := make(map[netip.Addr][][]Port, len(f.out.Endpoints))
-	for i := range f.Older {
-		claims[f.Older[i].Addr] = append(claims[f.Older[i].Addr], f.Older[i].Ports)
+	if !slices.IsSortedFunc(f.out.Endpoints, compareClaims) {
+		slices.SortStableFunc(f.out.Endpoints, compareClaims)
 	}
+	older := make(map[netip.Addr][][]Port, len(f.Older))
+	for i := range f.Older {
+		older[f.Older[i].Addr] = append(older[f.Older[i].Addr], f.Older[i].Ports)
+	}
+	f.nextClaim = make([]int32, len(f.out.Endpoints))
 	kept := f.out.Endpoints[:0]
-	for _, c := range f.out.Endpoints {
-		taken := claims[c.Addr]
-		if slices.ContainsFunc(taken, func(p []Port) bool { return clash(p, c.Ports) }) {
+	for i := range f.out.Endpoints {
+		c := &f.out.Endpoints[i]
+		if f.claimed(c, kept, older[c.Addr]) {
 			if c.target >= 0 && !c.leaving() {
 				f.out.Notes[c.target].Duplicates++
 			}
 			continue
 		}
-		claims[c.Addr] = append(taken, c.Ports)
-		kept = append(kept, c)
+		place := &f.at[c.place]
+		f.nextClaim[len(kept)], place.claim = place.claim, int32(len(kept))
+		if len(kept) == i {
+			kept = f.out.Endpoints[:i+1]
+		} else {
+			kept = append(kept, *c)
+		}
 	}
 	f.out.Endpoints = kept
+}
+
+// compareClaims orders claimants: the winner first.
+func compareClaims(a, b Candidate) int {
+	return cmp.Or(
+		compareBool(a.leaving(), b.leaving()),
+		cmp.Compare(a.tier, b.tier),
+		compareBool(a.draining, b.draining),
+	)
+}
+
+// claimed: an older ExternalBackend, or one of those kept, leads the same Service port to the same ip:port.
+func (f *finder) claimed(c *Candidate, kept []Candidate, older [][]Port) bool {
+	for i := f.at[c.place].claim; i >= 0; i = f.nextClaim[i] {
+		if clash(kept[i].Ports, c.Ports) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(older, func(p []Port) bool { return clash(p, c.Ports) })
 }
 
 // clash: a and b, at one address, lead one Service port to one port number. Both are sorted by name.
@@ -399,8 +448,8 @@ func (f *finder) truncate() {
 		return
 	}
 	slices.SortStableFunc(f.out.Endpoints, func(a, b Candidate) int {
-		_, isA := f.published[keyOf(&a.Endpoint)]
-		_, isB := f.published[keyOf(&b.Endpoint)]
+		_, isA := f.standing(&a)
+		_, isB := f.standing(&b)
 		return compareBool(!isA, !isB)
 	})
 	for _, c := range f.out.Endpoints[f.Max:] {

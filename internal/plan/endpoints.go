@@ -25,8 +25,6 @@ type ProbeState struct {
 	Verdict Verdict
 	// Reason is the fixed word for the last failure.
 	Reason string
-	// Flapping: the return to Healthy is held back, because the endpoint keeps changing.
-	Flapping bool
 }
 
 // Publication is what is to be published now, and what status tells of it.
@@ -48,7 +46,8 @@ type PublishInput struct {
 	Backend *v1alpha1.ExternalBackend
 	// Published is what stands in the slices.
 	Published []Endpoint
-	States    map[ProbeID]ProbeState
+	// State tells what the probes have made of an endpoint.
+	State func(ProbeID) ProbeState
 	// Tier is that of the plan before; nil at the start, when the active tier is read back from Published.
 	Tier *TierState
 	// NotReadyToo is publishNotReadyAddresses of the Service.
@@ -73,7 +72,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	for i := range c.Endpoints {
 		e := &c.Endpoints[i]
 		if e.probed {
-			out.States[i] = in.States[e.Probe.ID]
+			out.States[i] = in.State(e.Probe.ID)
 		}
 		verdict := out.States[i].Verdict
 		if !enforced {

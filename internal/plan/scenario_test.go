@@ -62,7 +62,7 @@ type world struct {
 	max      int
 	now      time.Time
 	tier     *TierState
-	probes   map[ProbeID]Probe
+	probes   []Probe
 	engine   map[ProbeID]ProbeState
 	status   v1alpha1.ExternalBackendStatus
 	out      bytes.Buffer
@@ -162,10 +162,10 @@ func (w *world) plan(t *testing.T) {
 	c := FindCandidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
 		Serves:  func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
-		Answers: w.answers, Permit: w.permit, Published: published, Leaving: w.probes, Max: w.max, Now: w.now,
+		Answers: w.answers, Permit: w.permit, Published: published, Probes: w.probes, Max: w.max, Now: w.now,
 	})
 	w.probes = c.Probes()
-	p := Publish(PublishInput{Backend: w.backend, Published: published, States: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
+	p := Publish(PublishInput{Backend: w.backend, Published: published, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
 	w.tier = &p.Tier
 	changes := Slices(SliceTemplate{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
@@ -220,9 +220,10 @@ func (w *world) permit(_ string, addr netip.Addr, _ []Port) Refusal {
 }
 
 // states plays the probing engine: a seed is the verdict of an endpoint that it has not seen before.
-func (w *world) states() map[ProbeID]ProbeState {
+func (w *world) states() func(ProbeID) ProbeState {
 	out := map[ProbeID]ProbeState{}
-	for id, p := range w.probes {
+	for _, p := range w.probes {
+		id := p.ID
 		state, known := w.engine[id]
 		if !known && p.Published {
 			state.Verdict = Unhealthy
@@ -240,7 +241,7 @@ func (w *world) states() map[ProbeID]ProbeState {
 		out[id] = state
 	}
 	w.engine = out
-	return out
+	return func(id ProbeID) ProbeState { return out[id] }
 }
 
 func (w *world) list() []*discoveryv1.EndpointSlice {

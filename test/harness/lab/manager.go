@@ -1,0 +1,162 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	readyTimeout = 30 * time.Second
+	stopTimeout  = 35 * time.Second // the manager's own grace is 30 s
+	maxTail      = 64 << 10
+)
+
+// Manager is a process of the real manager. It has the rights of the ServiceAccount that the manifests install, no more.
+type Manager struct {
+	Log string // path of what it says on stderr
+
+	cmd           *exec.Cmd
+	probes, stats string // base URLs
+	exited        chan struct{}
+	err           error // how it ended; to be read after exited is closed
+}
+
+// StartManager starts a manager with further flags, and returns once /readyz says 200. Several may run at a time.
+func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, error) {
+	number := int(l.managers.Add(1))
+	health, stats := loopback(20000+2*number), loopback(20001+2*number)
+	m := &Manager{
+		Log:    filepath.Join(l.Logs, fmt.Sprintf("manager-%d.log", number)),
+		probes: "http://" + health, stats: "http://" + stats,
+		exited: make(chan struct{}),
+		cmd: exec.Command(l.manager, append([]string{"--kubeconfig=" + l.kubeconfig, "--health-probe-bind-address=" + health,
+			"--metrics-bind-address=" + stats, "--metrics-secure=false"}, flags...)...),
+	}
+	log, err := os.Create(m.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the child has its own
+	m.cmd.Stdout, m.cmd.Stderr = log, log
+	m.cmd.Env = append(os.Environ(), "POD_NAMESPACE="+SystemNamespace)
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for our program to act on
+	if err := m.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("lab: start the manager: %w", err)
+	}
+	go func() { // ends with the process
+		m.err = m.cmd.Wait()
+		close(m.exited)
+	}()
+	if err := m.awaitReady(ctx); err != nil {
+		m.Kill()
+		return nil, fmt.Errorf("lab: %w; the manager said:\n%s", err, m.Tail())
+	}
+	return m, nil
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+func (m *Manager) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		_, err := fetch(ctx, m.probes+"/readyz")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-m.exited:
+			return fmt.Errorf("the manager ended: %w", errors.Join(m.err, err))
+		case <-ctx.Done():
+			return fmt.Errorf("the manager is not ready: %w", err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// Stop asks the manager to end with SIGTERM. Any exit status but 0 is an error; a data race that was seen is one.
+func (m *Manager) Stop() error {
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-m.exited:
+	case <-time.After(stopTimeout):
+		m.Kill()
+		return fmt.Errorf("lab: the manager did not end within %v of SIGTERM", stopTimeout)
+	}
+	if m.err != nil {
+		return fmt.Errorf("lab: the manager ended with %w", m.err)
+	}
+	return nil
+}
+
+// Kill ends the manager with SIGKILL, as a crash would.
+func (m *Manager) Kill() {
+	_ = m.cmd.Process.Kill() // it may have ended by itself
+	<-m.exited
+}
+
+// Exited is closed once the process has ended.
+func (m *Manager) Exited() <-chan struct{} { return m.exited }
+
+// Signal sends a signal: SIGSTOP makes the manager hang, until SIGCONT.
+func (m *Manager) Signal(signal syscall.Signal) error { return m.cmd.Process.Signal(signal) }
+
+// Tail is the end of the manager's log, at most 64 KiB.
+func (m *Manager) Tail() string {
+	file, err := os.Open(m.Log)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil {
+		_, _ = file.Seek(max(0, info.Size()-maxTail), io.SeekStart)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxTail))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// Metrics are the values of all series by their text, such as `externalbackend_endpoints{name="db",namespace="shop",state="Healthy"}`.
+func (m *Manager) Metrics(ctx context.Context) (map[string]float64, error) {
+	text, err := fetch(ctx, m.stats+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	series := map[string]float64{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		at := strings.LastIndexByte(line, ' ')
+		if at < 0 || line[0] == '#' {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[at+1:], 64)
+		if err != nil {
+			return nil, fmt.Errorf("lab: metric %q: %w", line, err)
+		}
+		series[line[:at]] = value
+	}
+	return series, nil
+}
+
+func fetch(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return get(ctx, http.DefaultClient, url)
+}

@@ -37,7 +37,7 @@ var (
 // Main is the whole of a TestMain: it builds what is missing, enters the namespaces, opens a lab with a manager that detects data races and an
 // audit log, and runs the tests.
 func Main(m *testing.M, options devcluster.Options) {
-	if devcluster.HostPID() == "" {
+	if devcluster.Nsenter() == "" {
 		var versions []string
 		if options.Kubernetes != "" {
 			versions = append(versions, options.Kubernetes)

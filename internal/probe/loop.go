@@ -49,6 +49,7 @@ type attempt struct {
 	handler  *handler
 	endpoint Endpoint // as it was when the probe began
 	keep     bool     // its connection may be kept
+	serial   uint32   // its number among the target's
 	outcome  outcome  // once it has ended
 
 	started   instant
@@ -226,7 +227,7 @@ func (l *loop) settleLocked(a *attempt, now instant) {
 	if o.result == success {
 		t.usual = now - a.started
 	}
-	l.stepLocked(t, t.machine.end(t.owner.rules, o, now))
+	l.stepLocked(t, t.machine.end(t.owner.rules, a.serial, o, now))
 	if a.preempted {
 		l.queueLocked(t, now)
 	}
@@ -318,7 +319,7 @@ func (l *loop) beginLocked(t *target, now instant) {
 		l.metrics.begun(o.handler.kind, now-t.due, o.rules.period)
 		t.machine = t.machine.start(now)
 		a := &attempt{
-			target: t, handler: o.handler, endpoint: t.Endpoint, keep: o.rules.period <= maxKeptPeriod,
+			target: t, handler: o.handler, endpoint: t.Endpoint, serial: t.machine.serial, keep: o.rules.period <= maxKeptPeriod,
 			started: now, deadline: now + o.rules.timeout, silent: t.silent, heap: -1, next: t.flights,
 		}
 		t.flights = a

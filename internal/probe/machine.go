@@ -52,9 +52,12 @@ type machine struct {
 	bare    Verdict // what the counts alone say
 	reason  string  // of an Unhealthy verdict
 
-	failures, successes int32 // consecutive ones against the bare verdict
-	inFlight            int32
+	failures, successes int32   // consecutive ones against the bare verdict
 	last                instant // start of the newest probe
+	inFlight            int32
+	fresh               int32  // of those, how many began since the last success
+	serial              uint32 // number of the newest probe
+	cleared             uint32 // number of the newest probe at the last success
 
 	otherReason string // of the newest failures, where it is not the one that is told
 	others      int32  // how many consecutive failures agree on otherReason
@@ -80,20 +83,26 @@ func (m machine) state() State {
 	return State{Verdict: m.verdict, Reason: m.reason, Flapping: m.flapping && m.verdict == Unhealthy, Probed: m.probed}
 }
 
-// start counts a probe that begins.
+// start counts a probe that begins. Its number is the next machine's serial.
 func (m machine) start(now instant) machine {
-	m.inFlight++
 	m.last = now
+	m.inFlight++
+	m.fresh++
+	m.serial++
 	return m
 }
 
-// end counts a probe that has ended.
-func (m machine) end(r rules, o outcome, now instant) machine {
+// end counts the probe of that number, which has ended.
+func (m machine) end(r rules, serial uint32, o outcome, now instant) machine {
 	m.inFlight--
+	if serial > m.cleared {
+		m.fresh--
+	}
 	switch o.result {
 	case success:
 		m.probed = true
 		m.failures, m.others = 0, 0
+		m.fresh, m.cleared = 0, m.serial
 		if m.bare != Healthy {
 			if m.successes++; int(m.successes) >= r.rise {
 				m = m.recover(now)
@@ -152,7 +161,7 @@ func (m machine) blame(r rules, reason string) machine {
 	if reason != m.otherReason {
 		m.otherReason, m.others = reason, 0
 	}
-	if m.others++; int(m.others) >= r.fall {
+	if m.others++; m.reason == "" || int(m.others) >= r.fall {
 		m.reason, m.others = reason, 0
 	}
 	return m
@@ -168,25 +177,26 @@ func (m machine) forgetCounts() machine {
 // next says when the next probe begins, never where first one in flight has to end. phase is the endpoint's.
 //
 // While the verdict is in doubt probes follow one another at the confirm interval and don't wait for one another, but no
-// more are in flight than could still be needed. Else one probe at a time begins in each period.
+// more are in flight than could still be needed. Else one probe begins in each period. A probe of a healthy endpoint that
+// stays unanswered is a doubt too, unless one that began earlier has succeeded since.
 func (m machine) next(r rules, phase uint64, now instant) instant {
 	var doubt, room bool
 	switch m.bare {
-	case Healthy: // a probe that stays unanswered is a doubt too
-		doubt = m.failures > 0 || m.inFlight > 0
+	case Healthy:
+		doubt = m.failures > 0 || m.fresh > 0
 		room = int(m.failures+m.inFlight) < r.fall
 	case Unhealthy:
 		doubt = m.successes > 0
-		room = int(m.successes+m.inFlight) < r.rise
+		room = doubt && int(m.successes+m.inFlight) < r.rise
 	default:
 		doubt = true
 		room = int(max(m.failures, m.successes)+m.inFlight) < max(r.rise, r.fall)
 	}
 	switch {
-	case doubt && room:
-		return m.last + r.confirm
-	case doubt || m.inFlight > 0:
+	case !room && m.inFlight > 0: // with none in flight there is room, though a threshold that was lowered may be passed
 		return never
+	case doubt:
+		return m.last + r.confirm
 	default:
 		return slot(max(m.last, now), r.period, phase)
 	}

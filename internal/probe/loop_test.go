@@ -1,0 +1,718 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// fakeNetwork is a network without sockets, for a synctest bubble. Its peers answer as the test says.
+type fakeNetwork struct {
+	bell chan struct{}
+
+	mu        sync.Mutex
+	peer      peer
+	flying    map[*attempt]*time.Timer
+	maxFlying int
+	starts    map[string][]time.Time // by target
+	canceled  int
+	stopped   time.Duration // how long the next wait oversleeps
+	events    events
+}
+
+// peer says how an endpoint answers, and after what time; where that is negative, never.
+type peer func(Endpoint) (o outcome, took time.Duration)
+
+func newFakeNetwork(p peer) *fakeNetwork {
+	return &fakeNetwork{
+		peer: p, bell: make(chan struct{}, 1),
+		flying: map[*attempt]*time.Timer{}, starts: map[string][]time.Time{},
+	}
+}
+
+func (n *fakeNetwork) start(a *attempt) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.starts[a.endpoint.ID.Target] = append(n.starts[a.endpoint.ID.Target], time.Now())
+	n.flying[a] = nil
+	n.maxFlying = max(n.maxFlying, len(n.flying))
+	if o, took := n.peer(a.endpoint); took >= 0 {
+		n.flying[a] = time.AfterFunc(took, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			a.outcome = o
+			n.events.ended = append(n.events.ended, a)
+			n.wake()
+		})
+	}
+}
+
+func (n *fakeNetwork) expire(a *attempt) outcome {
+	n.cancel(a)
+	return failed(ReasonTimeout)
+}
+
+func (n *fakeNetwork) cancel(a *attempt) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if timer := n.flying[a]; timer != nil {
+		timer.Stop()
+	}
+	delete(n.flying, a)
+	n.canceled++
+	n.events.ended = slices.DeleteFunc(n.events.ended, func(other *attempt) bool { return other == a })
+}
+
+func (n *fakeNetwork) drop(*target) {}
+
+func (n *fakeNetwork) wake() {
+	select {
+	case n.bell <- struct{}{}:
+	default:
+	}
+}
+
+func (n *fakeNetwork) wait(d time.Duration) events {
+	if d < 0 {
+		d = 24 * time.Hour
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-n.bell:
+	case <-timer.C:
+	}
+	n.mu.Lock()
+	stopped := n.stopped
+	n.stopped = 0
+	n.mu.Unlock()
+	time.Sleep(stopped)
+
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	happened := n.events
+	n.events = events{}
+	for _, a := range happened.ended {
+		delete(n.flying, a)
+	}
+	return happened
+}
+
+func (n *fakeNetwork) close() {}
+
+// become makes all peers answer as p from now on.
+func (n *fakeNetwork) become(p peer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.peer = p
+}
+
+// flights returns what is in flight.
+func (n *fakeNetwork) flights() []ID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var ids []ID
+	for a := range n.flying {
+		ids = append(ids, a.endpoint.ID)
+	}
+	return ids
+}
+
+// of returns when the probes of e began.
+func (n *fakeNetwork) of(e Endpoint) []time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.starts[e.ID.Target])
+}
+
+// hint says that the peer has closed the connection kept for the target of e.
+func (n *fakeNetwork) hint(t *target) {
+	n.mu.Lock()
+	n.events.hints = append(n.events.hints, t)
+	n.mu.Unlock()
+	n.wake()
+}
+
+// bubble runs an engine over a fake network in a synctest bubble until play returns.
+func bubble(t *testing.T, options Options, p peer, play func(t *testing.T, e *Engine, n *fakeNetwork)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e, n := New(options), newFakeNetwork(p)
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() {
+			if err := e.run(ctx, n); err != nil {
+				t.Error(err)
+			}
+		})
+		play(t, e, n)
+		cancel()
+		group.Wait()
+		if flights := n.flights(); len(flights) != 0 {
+			t.Errorf("%v outlive their engine", flights)
+		}
+	})
+}
+
+// endpoints returns n endpoints, sorted.
+func endpoints(n int, seed Verdict) []Endpoint {
+	list := make([]Endpoint, n)
+	for i := range list {
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		list[i] = Endpoint{ID: ID{fmt.Sprintf("t%05d", i), addr, 80}, Dial: netip.AddrPortFrom(addr, 80), Seed: seed}
+	}
+	return list
+}
+
+func tcpCheck() *Check {
+	return &Check{
+		TCP: &TCPSocket{}, Period: 10 * sec, Timeout: 3 * sec, Confirm: sec, SuccessThreshold: 1, FailureThreshold: 3,
+	}
+}
+
+func with(check *Check, change func(*Check)) *Check {
+	copied := *check
+	change(&copied)
+	return &copied
+}
+
+func answers(Endpoint) (outcome, time.Duration) { return outcome{result: success}, ms }
+func refuses(Endpoint) (outcome, time.Duration) { return failed(ReasonConnectionRefused), ms }
+func vanishes(Endpoint) (outcome, time.Duration) {
+	return outcome{}, -1
+}
+
+// settled waits for d and until the engine has done all that is due by then.
+func settled(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// count returns how many probes began within [from, to), at most how many of them within one hundredth of it, and how
+// many per target.
+func (n *fakeNetwork) count(from, to time.Time) (total, most int, perTarget map[int]int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var buckets [100]int
+	perTarget = map[int]int{}
+	for _, starts := range n.starts {
+		mine := 0
+		for _, at := range starts {
+			if !at.Before(from) && at.Before(to) {
+				buckets[int(at.Sub(from)*100/to.Sub(from))]++
+				mine++
+			}
+		}
+		total += mine
+		perTarget[mine]++
+	}
+	return total, slices.Max(buckets[:]), perTarget
+}
+
+func TestStartsNeverBunch(t *testing.T) {
+	const number = 2000
+	bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		spread := func(event string, period time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			from := time.Now()
+			settled(3 * period)
+			for i := range 3 {
+				begin := from.Add(time.Duration(i) * period)
+				total, most, perTarget := n.count(begin, begin.Add(period))
+				if most > 3*number/100 || total < number*98/100 || total > number*102/100 {
+					t.Errorf("%s, period %d: %d probes begin, %d within a hundredth; per target %v", event, i, total, most, perTarget)
+				}
+			}
+		}
+		list := endpoints(number, Healthy)
+		e.Sync(owner1, tcpCheck(), list)
+		spread("after a start", 10*sec)
+		e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.Period = 2 * sec }), list)
+		spread("after a change of the period", 2*sec)
+		e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.Suspended = true }), list)
+		settled(time.Minute)
+		e.Sync(owner1, tcpCheck(), list)
+		spread("after a suspension", 10*sec)
+
+		n.become(refuses)
+		settled(time.Minute)
+		spread("with all dead", 10*sec)
+		n.become(vanishes)
+		settled(time.Minute)
+		spread("with all in a black hole", 10*sec)
+		n.become(answers)
+		settled(time.Minute)
+		spread("after an outage", 10*sec)
+
+		e.Sync(types.NamespacedName{Name: "other"}, tcpCheck(), endpoints(number, Unknown))
+		settled(2 * sec)
+		e.Forget(owner1)
+		spread("after first verdicts", 10*sec)
+	})
+}
+
+func TestStartLongAfterSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, n := New(Options{}), newFakeNetwork(answers)
+		e.Sync(owner1, tcpCheck(), endpoints(1000, Healthy))
+		other := types.NamespacedName{Name: "other"}
+		e.Sync(other, tcpCheck(), endpoints(1000, Unknown))
+		time.Sleep(3*time.Hour + 1234*ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { _ = e.run(ctx, n) })
+		from := time.Now()
+		settled(10 * sec)
+		if _, most, _ := n.count(from, from.Add(10*sec)); most > 250 { // those without a verdict begin within one confirm
+			t.Errorf("%d of 2000 probes begin within 100 ms", most)
+		}
+		for id, state := range e.Snapshot(other) {
+			if state.Verdict != Healthy || !state.Probed {
+				t.Fatalf("%v: %+v", id, state)
+			}
+		}
+		cancel()
+		group.Wait()
+	})
+}
+
+func TestBlackHolesDelayNobody(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		seed Verdict
+		max  int
+	}{
+		{"they die together", Healthy, 100},
+		{"they are dead from the start", Unknown, 100},
+		{"with room for all", Healthy, 4000},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			far := func(e Endpoint) bool { return e.Dial.Addr().As4()[3]%10 == 9 }
+			dead := func(e Endpoint) bool { return e.Dial.Addr().As4()[3]%5 < 2 }
+			alive := func(e Endpoint) (outcome, time.Duration) {
+				if far(e) {
+					return outcome{result: success}, 300 * ms
+				}
+				return outcome{result: success}, ms
+			}
+			holes := func(e Endpoint) (outcome, time.Duration) {
+				if dead(e) {
+					return outcome{}, -1
+				}
+				return alive(e)
+			}
+			check := with(tcpCheck(), func(c *Check) { c.Period, c.Timeout, c.Confirm = 2*sec, sec, 200*ms })
+			list := endpoints(1000, test.seed)
+			bubble(t, Options{MaxConcurrent: test.max}, alive, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				if test.seed == Unknown {
+					n.become(holes)
+				}
+				e.Sync(owner1, check, list)
+				settled(20 * sec)
+				n.become(holes)
+				from := time.Now()
+				settled(60 * sec)
+				if n.maxFlying > test.max {
+					t.Errorf("%d in flight, want at most %d", n.maxFlying, test.max)
+				}
+				states := e.Snapshot(owner1)
+				for _, endpoint := range list {
+					if dead(endpoint) {
+						if states[endpoint.ID].Verdict != Unhealthy {
+							t.Errorf("%v is dead and %v", endpoint.ID, states[endpoint.ID])
+						}
+						continue
+					}
+					if states[endpoint.ID].Verdict != Healthy {
+						t.Errorf("%v is alive and %v", endpoint.ID, states[endpoint.ID])
+					}
+					starts := slices.DeleteFunc(n.of(endpoint), func(at time.Time) bool { return at.Before(from) })
+					for i := 1; i < len(starts); i++ {
+						if gap := starts[i].Sub(starts[i-1]); gap > check.Period+50*ms {
+							t.Errorf("%v is alive and not probed for %v", endpoint.ID, gap)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestDetection(t *testing.T) {
+	check := with(tcpCheck(), func(c *Check) { c.Period, c.Timeout, c.Confirm = 2*sec, sec, 200*ms })
+	for _, test := range []struct {
+		name   string
+		peer   peer
+		hint   bool
+		reason string
+		bound  time.Duration
+	}{
+		{"refused", refuses, false, ReasonConnectionRefused, 2*sec + 2*200*ms},
+		{"refused after a hint", refuses, true, ReasonConnectionRefused, 2 * 200 * ms},
+		{"black hole", vanishes, false, ReasonTimeout, 2*sec + sec + 2*200*ms},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				e.Sync(owner1, check, endpoints(1, Unknown))
+				settled(4321 * ms)
+				n.become(test.peer)
+				death := time.Now()
+				if test.hint {
+					n.hint(e.owners[owner1].targets[0])
+				}
+				for e.machineOf(endpoints(1, Unknown)[0]).verdict == Healthy {
+					settled(ms)
+				}
+				if took := time.Since(death); took > test.bound+3*tick {
+					t.Errorf("known after %v, want at most %v", took, test.bound)
+				}
+				want := map[ID]State{endpoints(1, 0)[0].ID: {Verdict: Unhealthy, Reason: test.reason, Probed: true}}
+				if diff := cmp.Diff(want, e.Snapshot(owner1), compareAddr); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+var compareAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+func TestLateSuccessEndsTheStreak(t *testing.T) {
+	slow := func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 2500 * ms }
+	bubble(t, Options{}, slow, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		e.Sync(owner1, tcpCheck(), endpoints(50, Healthy))
+		settled(time.Minute)
+		for id, state := range e.Snapshot(owner1) {
+			if state.Verdict != Healthy {
+				t.Errorf("%v: %+v", id, state)
+			}
+		}
+		// Of each slow probe two more begin at its side, and no chain of them.
+		if total, _, _ := n.count(time.Now().Add(-30*sec), time.Now()); total > 3*3*50 {
+			t.Errorf("%d probes of 50 endpoints in three periods", total)
+		}
+	})
+}
+
+func TestSyncKeepsWhatItCan(t *testing.T) {
+	list := endpoints(3, Unknown)
+	one := list[:1]
+	verdicts := func(e *Engine) (v []Verdict) {
+		states := e.Snapshot(owner1)
+		for _, id := range slices.SortedFunc(maps.Keys(states), ID.compare) {
+			v = append(v, states[id].Verdict)
+		}
+		return v
+	}
+	expect := func(t *testing.T, e *Engine, want ...Verdict) {
+		t.Helper()
+		if diff := cmp.Diff(want, verdicts(e)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	t.Run("seeds are for new IDs only", func(t *testing.T) {
+		bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			seeded := slices.Clone(list)
+			seeded[1].Seed, seeded[2].Seed = Healthy, Unhealthy
+			e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.Suspended = true }), seeded[1:])
+			expect(t, e, Healthy, Unhealthy)
+			seeded[1].Seed, seeded[2].Seed = Unhealthy, Healthy
+			seeded[0].Seed = Unhealthy
+			e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.Suspended = true }), seeded)
+			expect(t, e, Unhealthy, Healthy, Unhealthy)
+			settled(time.Minute)
+			if total, _, _ := n.count(time.Time{}, time.Now()); total != 0 {
+				t.Error("a suspended check probes")
+			}
+			for _, state := range e.Snapshot(owner1) {
+				if state.Probed {
+					t.Error("probed without a probe")
+				}
+			}
+		})
+	})
+	t.Run("an equal sync changes nothing", func(t *testing.T) {
+		bubble(t, Options{}, refuses, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			long := with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1000 })
+			for range 60 {
+				e.Sync(owner1, with(long, func(*Check) {}), list)
+				settled(999 * ms)
+			}
+			for _, endpoint := range list {
+				if n := len(n.of(endpoint)); n < 55 {
+					t.Errorf("%v was probed %d times in a minute of doubt", endpoint.ID, n)
+				}
+			}
+			long = with(long, func(c *Check) { c.FailureThreshold = 20 })
+			e.Sync(owner1, long, list) // the failures so far count
+			settled(1100 * ms)
+			expect(t, e, Unhealthy, Unhealthy, Unhealthy)
+		})
+	})
+	for name, change := range map[string]func(*Check){
+		"a path":        func(c *Check) { c.TCP, c.HTTP = nil, &HTTPGet{Path: "/new"} },
+		"a text":        func(c *Check) { c.TCP = &TCPSocket{Expect: "x"} },
+		"TLS":           func(c *Check) { c.TLS = &TLS{} },
+		"an identity":   func(c *Check) { c.TLS = &TLS{Identity: "2"} },
+		"a probed port": func(*Check) {},
+	} {
+		t.Run("after a change of "+name+" counts begin anew", func(t *testing.T) {
+			bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				e.Sync(owner1, tcpCheck(), one)
+				settled(12 * sec)
+				expect(t, e, Healthy)
+				n.become(refuses)
+				for e.machineOf(one[0]).failures < 2 {
+					settled(100 * ms)
+				}
+				moved := slices.Clone(one)
+				if name == "a probed port" {
+					moved[0].Dial = netip.AddrPortFrom(moved[0].Dial.Addr(), 81)
+				}
+				e.Sync(owner1, with(tcpCheck(), change), moved)
+				before := len(n.of(one[0]))
+				for e.machineOf(one[0]).verdict == Healthy {
+					settled(100 * ms)
+				}
+				if failed := len(n.of(one[0])) - before; failed != 3 {
+					t.Errorf("dead after %d failures, want 3", failed)
+				}
+			})
+		})
+	}
+	t.Run("what is in flight under the old check says nothing", func(t *testing.T) {
+		late := func(Endpoint) (outcome, time.Duration) { return failed(ReasonConnectionReset), 900 * ms }
+		bubble(t, Options{}, late, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			check := with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 })
+			healthy := endpoints(1, Healthy)
+			e.Sync(owner1, check, healthy)
+			for len(n.flights()) == 0 {
+				settled(50 * ms)
+			}
+			n.become(answers)
+			e.Sync(owner1, with(check, func(c *Check) { c.TCP = &TCPSocket{Expect: "x"} }), healthy)
+			settled(50 * ms)
+			if flights := n.flights(); len(flights) != 0 {
+				t.Errorf("%v are still in flight", flights)
+			}
+			settled(20 * sec)
+			expect(t, e, Healthy)
+		})
+	})
+	t.Run("what is gone is left alone at once", func(t *testing.T) {
+		bubble(t, Options{}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			e.Sync(owner1, tcpCheck(), list)
+			settled(1500 * ms)
+			e.Sync(owner1, tcpCheck(), list[:1])
+			e.Forget(types.NamespacedName{Name: "nobody"})
+			settled(10 * ms)
+			for _, id := range n.flights() {
+				if id != list[0].ID {
+					t.Errorf("%v is still probed", id)
+				}
+			}
+			e.Forget(owner1)
+			settled(10 * ms)
+			began := len(n.of(list[0]))
+			settled(time.Minute)
+			if len(n.flights()) != 0 || len(n.of(list[0])) != began || e.Snapshot(owner1) != nil {
+				t.Error("probing goes on for an owner that is forgotten")
+			}
+		})
+	})
+	t.Run("order and doubles don't matter", func(t *testing.T) {
+		bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			mixed := []Endpoint{list[2], list[0], list[1], list[0]}
+			kept := slices.Clone(mixed)
+			e.Sync(owner1, tcpCheck(), mixed)
+			settled(2 * sec)
+			expect(t, e, Healthy, Healthy, Healthy)
+			if !slices.Equal(mixed, kept) {
+				t.Error("the input was changed")
+			}
+		})
+	})
+}
+
+func (e *Engine) machineOf(endpoint Endpoint) machine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.owners[owner1].targets {
+		if t.ID == endpoint.ID {
+			return t.machine
+		}
+	}
+	return machine{}
+}
+
+func TestWhatCannotRunIsUnknown(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	metric := func(t *testing.T, result string) float64 {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				for _, label := range m.GetLabel() {
+					if family.GetName() == "externalbackend_probe_total" && label.GetValue() == result && m.GetCounter().GetValue() > 0 {
+						return m.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+		return 0
+	}
+	t.Run("not permitted", func(t *testing.T) {
+		var asked []netip.AddrPort
+		deny := func(_ types.NamespacedName, addr netip.AddrPort) error {
+			asked = append(asked, addr)
+			return errors.New("no")
+		}
+		list := endpoints(1, Healthy)
+		bubble(t, Options{Permit: deny, Registerer: registry}, refuses, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			e.Sync(owner1, tcpCheck(), list)
+			settled(time.Minute)
+			if state := e.Snapshot(owner1)[list[0].ID]; state != (State{Verdict: Healthy}) {
+				t.Errorf("%+v", state)
+			}
+			if dials := n.of(list[0]); len(dials) != 0 || len(asked) != 6 || asked[0] != list[0].Dial {
+				t.Errorf("dialled %v, asked for %v", dials, asked)
+			}
+			if got := metric(t, "unknown"); got != 6 {
+				t.Errorf("%v probes are unknown, want 6", got)
+			}
+		})
+	})
+	t.Run("this process was stopped", func(t *testing.T) {
+		bubble(t, Options{}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			check := with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 })
+			list := endpoints(1, Healthy)
+			e.Sync(owner1, check, list)
+			for len(n.flights()) == 0 {
+				settled(50 * ms)
+			}
+			n.mu.Lock()
+			n.stopped = time.Minute
+			n.mu.Unlock()
+			n.become(answers)
+			settled(90 * sec)
+			if state := e.Snapshot(owner1)[list[0].ID]; state != (State{Verdict: Healthy, Probed: true}) {
+				t.Errorf("%+v", state)
+			}
+		})
+	})
+	t.Run("no socket", func(t *testing.T) {
+		lacking := func(Endpoint) (outcome, time.Duration) { return outcome{}, 0 }
+		bubble(t, Options{}, lacking, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			list := endpoints(1, Healthy)
+			e.Sync(owner1, tcpCheck(), list)
+			settled(time.Minute)
+			if state, tried := e.Snapshot(owner1)[list[0].ID], len(n.of(list[0])); state != (State{Verdict: Healthy}) || tried != 6 {
+				t.Errorf("%+v after %d probes, want 6", state, tried)
+			}
+		})
+	})
+}
+
+func TestLatenessIsMeasured(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	bubble(t, Options{Registerer: registry}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		e.Sync(owner1, tcpCheck(), endpoints(100, Healthy))
+		settled(time.Minute)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, family := range families {
+			names = append(names, family.GetName())
+			h := family.GetMetric()[0].GetHistogram()
+			if family.GetName() != "externalbackend_probe_lateness_seconds" {
+				continue
+			}
+			if h.GetSampleCount() != 600 || h.GetSampleSum()/600 > tick.Seconds() {
+				t.Errorf("%d probes, together %v s late", h.GetSampleCount(), h.GetSampleSum())
+			}
+		}
+		want := []string{
+			"externalbackend_probe_duration_seconds", "externalbackend_probe_lateness_seconds",
+			"externalbackend_probe_total", "externalbackend_probes_in_flight",
+		}
+		if diff := cmp.Diff(want, names); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestNotifyOnChangesOnly(t *testing.T) {
+	told := 0
+	bubble(t, Options{Notify: func(types.NamespacedName) { told++ }}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		e.Sync(owner1, tcpCheck(), endpoints(1, Healthy))
+		settled(11 * sec)
+		if told != 1 { // that it was probed
+			t.Errorf("told %d times, want once", told)
+		}
+		settled(time.Hour)
+		n.become(refuses)
+		settled(time.Minute)
+		n.become(vanishes)
+		settled(time.Minute)
+		if told != 3 { // that it is dead, and of what it is dead later
+			t.Errorf("told %d times, want three times", told)
+		}
+	})
+}
+
+func TestFlappingReturnsWithoutAProbe(t *testing.T) {
+	bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		check := with(tcpCheck(), func(c *Check) { c.Period, c.FailureThreshold = sec, 1 })
+		list := endpoints(1, Healthy)
+		e.Sync(owner1, check, list)
+		settled(sec)
+		for range 4 {
+			n.become(refuses)
+			settled(2 * sec)
+			n.become(answers)
+			settled(2 * sec)
+		}
+		if state := e.Snapshot(owner1)[list[0].ID]; !state.Flapping || state.Verdict != Unhealthy || state.Reason != ReasonConnectionRefused {
+			t.Errorf("%+v, want it held back", state)
+		}
+		e.Sync(owner1, with(check, func(c *Check) { c.Suspended = true }), list)
+		settled(time.Minute)
+		if state := e.Snapshot(owner1)[list[0].ID]; state.Flapping || state.Verdict != Healthy {
+			t.Errorf("%+v, want it back", state)
+		}
+	})
+}
+
+func TestCostIsTheSameDeadOrAlive(t *testing.T) {
+	check := with(tcpCheck(), func(c *Check) { c.Period, c.Timeout = 2*sec, sec })
+	counts := map[string]int{}
+	for name, peer := range map[string]peer{"alive": answers, "refused": refuses, "black hole": vanishes} {
+		bubble(t, Options{}, peer, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			e.Sync(owner1, check, endpoints(500, Unknown))
+			settled(20 * sec)
+			from := time.Now()
+			settled(20 * sec)
+			counts[name], _, _ = n.count(from, from.Add(20*sec))
+		})
+	}
+	if counts["alive"] != 5000 || counts["refused"] != 5000 || counts["black hole"] != 5000 {
+		t.Errorf("%v probes in ten periods of 500 endpoints", counts)
+	}
+}

@@ -1,0 +1,371 @@
+package probe
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	ms  = time.Millisecond
+	sec = time.Second
+)
+
+// probe runs one probe that takes no time.
+func (m machine) probe(r rules, o outcome, now instant) machine {
+	m = m.start(now)
+	return m.end(r, m.serial, o, now)
+}
+
+func TestMachineSteps(t *testing.T) {
+	r := rules{period: 10 * sec, confirm: sec, timeout: 3 * sec, rise: 2, fall: 3}
+	refused, timeout := failed(ReasonConnectionRefused), failed(ReasonTimeout)
+	good, lost := outcome{result: success}, outcome{}
+
+	for _, test := range []struct {
+		name string
+		seed Verdict
+		ends []outcome // one per second
+		want State
+	}{
+		{"nothing yet", Unknown, nil, State{}},
+		{"seeded and never probed", Healthy, nil, State{Verdict: Healthy}},
+		{"one success of two", Unknown, []outcome{good}, State{Probed: true}},
+		{"two successes", Unknown, []outcome{good, good}, State{Verdict: Healthy, Probed: true}},
+		{"two failures of three", Unknown, []outcome{refused, refused}, State{Probed: true}},
+		{"three failures", Unknown, []outcome{timeout, timeout, refused}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
+		{"a streak starts anew after a success", Healthy, []outcome{refused, refused, good, refused, refused}, State{Verdict: Healthy, Probed: true}},
+		{"what could not run counts for nothing", Healthy, []outcome{refused, lost, refused, lost, lost}, State{Verdict: Healthy, Probed: true}},
+		{"and interrupts nothing", Healthy, []outcome{refused, lost, refused, lost, refused}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
+		{"only lost ones are no probe", Unknown, []outcome{lost, lost, lost, lost}, State{}},
+		{"a return", Unhealthy, []outcome{good, good}, State{Verdict: Healthy, Probed: true}},
+		{"a return needs its successes in a row", Unhealthy, []outcome{good, refused, good}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
+		{"a seeded verdict takes the first reason", Unhealthy, []outcome{timeout}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
+		{"another reason needs the threshold", Unhealthy, []outcome{timeout, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
+		{"and has it", Unhealthy, []outcome{timeout, refused, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
+		{"reasons that change by turns are not told", Unhealthy, []outcome{timeout, refused, refused, timeout, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMachine(test.seed, r, 0, epochOffset)
+			for i, o := range test.ends {
+				at := epochOffset + time.Duration(i)*sec
+				m = m.probe(r, o, at)
+			}
+			if diff := cmp.Diff(test.want, m.state()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestMachineDamping walks through a minute of an endpoint that dies and comes back, with thresholds of one.
+func TestMachineDamping(t *testing.T) {
+	r := rules{period: sec, confirm: sec, timeout: sec, rise: 1, fall: 1}
+	m := newMachine(Healthy, r, 0, epochOffset)
+	for _, step := range []struct {
+		at       time.Duration
+		result   result
+		verdict  Verdict
+		flapping bool
+	}{
+		{1 * sec, failure, Unhealthy, false},
+		{2 * sec, success, Healthy, false}, // the first recovery
+		{3 * sec, failure, Unhealthy, false},
+		{4 * sec, success, Healthy, false}, // the second
+		{5 * sec, failure, Unhealthy, false},
+		{6 * sec, success, Unhealthy, true}, // the third waits for a minute since 4 s
+		{7 * sec, failure, Unhealthy, true},
+		{30 * sec, success, Unhealthy, true},
+		{63 * sec, success, Unhealthy, true},
+		{64 * sec, success, Healthy, false},
+		{65 * sec, failure, Unhealthy, true}, // dying is never delayed
+		{67 * sec, success, Healthy, false},  // the recovery before the previous one was at 6 s
+		{68 * sec, failure, Unhealthy, false},
+		{69 * sec, success, Unhealthy, true}, // 30 s, 67 s and now
+		{127 * sec, success, Healthy, false},
+		{300 * sec, failure, Unhealthy, false}, // forgotten
+		{301 * sec, success, Healthy, false},
+	} {
+		m = m.probe(r, outcome{result: step.result}, epochOffset+step.at)
+		if got := m.state(); got.Verdict != step.verdict || got.Flapping != step.flapping {
+			t.Fatalf("at %v: %+v, want %v, flapping %v", step.at, got, step.verdict, step.flapping)
+		}
+	}
+}
+
+// TestMachineReturnsByTimeAlone shows a return that is told when its delay is over, without a probe.
+func TestMachineReturnsByTimeAlone(t *testing.T) {
+	r := rules{period: time.Hour, confirm: sec, timeout: sec, rise: 1, fall: 1}
+	m := newMachine(Healthy, r, 0, epochOffset)
+	for i := range 6 {
+		at := epochOffset + time.Duration(i)*sec
+		m = m.probe(r, outcome{result: []result{failure, success}[i%2]}, at)
+	}
+	wake := epochOffset + 3*sec + dampWindow // the second return was told after 3 s
+	if m.wake() != wake {
+		t.Fatalf("wakes at %v, want %v", m.wake(), wake)
+	}
+	if m.settle(wake-1).verdict != Unhealthy || m.settle(wake).verdict != Healthy || m.settle(wake).wake() != never {
+		t.Error("the return is not told exactly then")
+	}
+}
+
+// TestMachineFlappingWrites flaps once a second for ten minutes: after the first minute at most two verdicts change in
+// any minute.
+func TestMachineFlappingWrites(t *testing.T) {
+	r := rules{period: sec, confirm: 100 * ms, timeout: sec, rise: 1, fall: 1}
+	m := newMachine(Healthy, r, 0, epochOffset)
+	var changes []instant
+	for i := range 6000 {
+		at := epochOffset + time.Duration(i)*100*ms
+		before := m.verdict
+		m = m.settle(at).probe(r, outcome{result: []result{success, failure}[i/5%2]}, at)
+		if m.verdict != before {
+			changes = append(changes, at)
+		}
+	}
+	for i, at := range changes {
+		n := 0
+		for _, other := range changes[i:] {
+			if other < at+dampWindow {
+				n++
+			}
+		}
+		if limit := 2; at > epochOffset+10*sec && n > limit {
+			t.Errorf("%d changes in the minute after %v", n, at-epochOffset)
+		} else if n > 6 {
+			t.Errorf("%d changes in the first minute", n)
+		}
+	}
+	if len(changes) < 15 {
+		t.Errorf("only %d changes in ten minutes: an endpoint that flaps must still come back", len(changes))
+	}
+}
+
+// model does what the machine does, from the whole history and without cleverness.
+type model struct {
+	seed    Verdict
+	history []result // what counts, since the question last changed
+	bare    Verdict
+	told    Verdict
+	flapped bool
+
+	recoveries []instant
+	returns    []instant
+}
+
+func (o *model) run(n int, kind result) bool {
+	if len(o.history) < n {
+		return false
+	}
+	for _, r := range o.history[len(o.history)-n:] {
+		if r != kind {
+			return false
+		}
+	}
+	return true
+}
+
+func (o *model) end(r rules, kind result, now instant) {
+	if kind == unknown {
+		return
+	}
+	o.history = append(o.history, kind)
+	switch {
+	case kind == failure && o.run(r.fall, failure):
+		o.bare, o.told = Unhealthy, Unhealthy
+	case kind == success && o.run(r.rise, success) && o.bare == Unknown:
+		o.bare, o.told = Healthy, Healthy
+	case kind == success && o.run(r.rise, success) && o.bare == Unhealthy:
+		o.bare = Healthy
+		o.recoveries = append(o.recoveries, now)
+	}
+}
+
+func (o *model) settle(now instant) {
+	if o.bare != Healthy || o.told != Unhealthy {
+		return
+	}
+	last := o.recoveries[len(o.recoveries)-1]
+	lately := slices.DeleteFunc(slices.Clone(o.recoveries), func(at instant) bool { return last-at > time.Minute })
+	if len(lately) >= 3 && len(o.returns) > 0 && now-o.returns[len(o.returns)-1] < time.Minute {
+		return
+	}
+	o.told = Healthy
+	o.returns = append(o.returns, now)
+}
+
+func FuzzMachineAgainstModel(f *testing.F) {
+	f.Add(uint8(0), uint8(1), uint8(1), []byte("fsfsfsfsfsfsfsfsfsfs"))
+	f.Add(uint8(1), uint8(2), uint8(3), []byte("fffss0fffss1fffss2ffqff"))
+	f.Add(uint8(2), uint8(1), uint8(2), []byte("sffsffsff9s9f9s9f9s9"))
+	f.Fuzz(func(t *testing.T, seed, rise, fall uint8, steps []byte) {
+		r := rules{period: 10 * sec, confirm: sec, timeout: sec, rise: 1 + int(rise%5), fall: 1 + int(fall%5)}
+		steps = steps[:min(len(steps), 500)]
+		now := epochOffset
+		m := newMachine(Verdict(seed%3), r, 1<<60, now)
+		o := &model{seed: Verdict(seed % 3), bare: Verdict(seed % 3), told: Verdict(seed % 3)}
+		for i, step := range steps {
+			now += 100 * ms
+			switch {
+			case step == 'q':
+				m = m.forgetCounts()
+				o.history = nil
+			case step >= '0' && step <= '9':
+				now += time.Duration(step-'0') * 3 * sec
+				m = m.settle(now)
+			default:
+				kind := map[byte]result{'f': failure, 's': success}[step]
+				m = m.probe(r, outcome{kind, "x"}, now)
+				o.end(r, kind, now)
+			}
+			o.settle(now)
+			if m.verdict != o.told || m.bare != o.bare || m.inFlight != 0 || m.fresh != 0 {
+				t.Fatalf("step %d: verdict %v, bare %v; the model says %v, %v", i, m.verdict, m.bare, o.told, o.bare)
+			}
+			if m.wake() != never && m.wake() <= now {
+				t.Fatalf("step %d: a return that is due at %v is not told at %v", i, m.wake(), now)
+			}
+			if next := m.next(r, 1<<60, now); next <= m.last || next > max(now, m.last)+r.period {
+				t.Fatalf("step %d: the next probe at %v after one at %v", i, next, m.last)
+			}
+		}
+	})
+}
+
+// TestMachineDetects lets a peer die at a random moment and measures until the verdict, against the bounds of the
+// contract.
+func TestMachineDetects(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	between := func(low, high time.Duration) time.Duration {
+		return low + time.Duration(random.Int64N(int64(high-low+1)))
+	}
+	for range 5000 {
+		r := rules{
+			period: between(sec, 10*sec), confirm: between(100*ms, 3*sec), timeout: between(200*ms, 5*sec),
+			rise: 1 + random.IntN(3), fall: 1 + random.IntN(5),
+		}
+		rtt := between(1, min(r.timeout-1, 2*r.confirm)) // may be longer than a confirm interval
+		death := epochOffset + 30*sec + between(0, r.period)
+		confirming := time.Duration(r.fall-1) * r.confirm
+
+		refused := simulate(t, r, random.Uint64(), death, func(start instant) (outcome, time.Duration) {
+			if start >= death {
+				return failed(ReasonConnectionRefused), 0
+			}
+			return outcome{result: success}, min(rtt, death-start)
+		})
+		if bound := r.period + confirming; refused-death > bound {
+			t.Fatalf("%+v, round trip %v: refused is known after %v, bound %v", r, rtt, refused-death, bound)
+		}
+		silent := simulate(t, r, random.Uint64(), death, func(start instant) (outcome, time.Duration) {
+			if start+rtt > death {
+				return failed(ReasonTimeout), r.timeout
+			}
+			return outcome{result: success}, rtt
+		})
+		if bound := r.period + r.timeout + confirming; silent-death > bound {
+			t.Fatalf("%+v, round trip %v: a black hole is known after %v, bound %v", r, rtt, silent-death, bound)
+		}
+	}
+}
+
+// simulate runs one machine against a peer until it is Unhealthy, and returns when that is.
+func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(instant) (outcome, time.Duration)) instant {
+	t.Helper()
+	type end struct {
+		at     instant
+		serial uint32
+		outcome
+	}
+	now := epochOffset
+	m := newMachine(Healthy, r, phase, now)
+	var flying []end
+	for m.verdict == Healthy {
+		next := m.next(r, phase, now)
+		slices.SortStableFunc(flying, func(a, b end) int { return int(a.at - b.at) })
+		if len(flying) > r.fall {
+			t.Fatalf("%d in flight, want at most %d", len(flying), r.fall)
+		}
+		if len(flying) > 0 && flying[0].at <= next {
+			now = max(now, flying[0].at)
+			m = m.end(r, flying[0].serial, flying[0].outcome, now)
+			flying = flying[1:]
+			continue
+		}
+		if next == never {
+			t.Fatalf("at %v the next probe is at %v with %d in flight", now, next, m.inFlight)
+		}
+		now = max(now, next)
+		m = m.start(now)
+		o, took := peer(now)
+		flying = append(flying, end{now + took, m.serial, o})
+		if now > death+time.Hour {
+			t.Fatal("the death is never known")
+		}
+	}
+	return now
+}
+
+func TestSlots(t *testing.T) {
+	for _, phase := range []uint64{0, 1, 1 << 63, 1<<64 - 1} {
+		for _, period := range []time.Duration{100 * ms, sec, time.Hour} {
+			at := epochOffset
+			first := slot(at, period, phase)
+			if first <= at || first > at+period {
+				t.Fatalf("phase %d, period %v: first slot %v after %v", phase, period, first, at)
+			}
+			if again := slot(first, period, phase); again != first+period {
+				t.Errorf("phase %d, period %v: %v follows %v", phase, period, again, first)
+			}
+			if before := slot(first-1, period, phase); before != first {
+				t.Errorf("phase %d, period %v: slot after %v is %v, want %v", phase, period, first-1, before, first)
+			}
+		}
+	}
+}
+
+// heapItem is an item of the queue that is tested.
+type heapItem struct{ at int32 }
+
+func (h *heapItem) place() *int32 { return &h.at }
+
+func FuzzQueueAgainstSlice(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 4, 200, 7, 0, 255, 9})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		items := make([]heapItem, 16)
+		dues := map[*heapItem]instant{}
+		for i := range items {
+			items[i].at = -1
+		}
+		var q queue[*heapItem]
+		for i, step := range steps {
+			item := &items[step%16]
+			switch step / 16 {
+			case 0:
+				q.remove(item)
+				delete(dues, item)
+			case 1:
+				item, due, ok := q.pop(instant(i))
+				if want, has := dues[item]; ok && (!has || want != due || due > instant(i)) {
+					t.Fatalf("popped %v, want %v", due, want)
+				}
+				delete(dues, item)
+			default:
+				due := instant(step) * 7 % 64
+				q.set(item, due)
+				dues[item] = due
+			}
+			least := never
+			for _, due := range dues {
+				least = min(least, due)
+			}
+			if len(q.items) != len(dues) || q.next() != least {
+				t.Fatalf("step %d: %d items, next %v; want %d, %v", i, len(q.items), q.next(), len(dues), least)
+			}
+		}
+	})
+}

@@ -94,6 +94,11 @@ func New(t *testing.T) *Test {
 	return h
 }
 
+// Sub is h for a subtest: the same namespace, machines of its own.
+func (h *Test) Sub(t *testing.T) *Test {
+	return &Test{Lab: h.Lab, T: t, Namespace: h.Namespace, suffix: fmt.Sprintf("-%d", counter.Add(1))}
+}
+
 func (h *Test) ok(err error) {
 	h.T.Helper()
 	if err != nil {

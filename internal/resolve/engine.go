@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 const (
 	defaultMaxAddresses  = 1024
-	defaultMaxConcurrent = 64
+	defaultMaxConcurrent = 256
 )
 
 // Engine resolves what its owners want, each record once for all of them. One schedule holds all times, so that a name
@@ -27,8 +28,9 @@ type Engine struct {
 	owners   map[types.NamespacedName]*owner
 	records  map[recordKey]*record
 	schedule schedule
-	sleeps   time.Time // until when Start waits; zero = it looks at the schedule before it does
-	ready    []*record // due, in the order of their times
+	sleeps   time.Time          // until when Start waits; zero = it looks at the schedule before it does
+	ready    [classes][]*record // due, in the order of their times
+	asking   [classes]int       // with a worker
 	workers  int
 	stale    map[string]int // names and how many questions serve them stale
 	started  bool
@@ -209,10 +211,14 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 			delete(e.records, t.record.recordKey)
 		default:
 			t.record.busy = true
-			e.ready = append(e.ready, t.record)
+			c := t.record.class()
+			e.ready[c] = append(e.ready[c], t.record)
 		}
 	}
-	spawn = min(len(e.ready), e.options.MaxConcurrent-e.workers)
+	for c := range classes {
+		spawn += min(len(e.ready[c]), c.share(e.options.MaxConcurrent)-e.asking[c])
+	}
+	spawn = min(spawn, e.options.MaxConcurrent-e.workers)
 	e.workers += spawn
 	wait = idleWait
 	if len(e.schedule) > 0 {
@@ -222,39 +228,62 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 	return wait, spawn, keys(notify)
 }
 
+// class is how a record stands in line for a worker. Names that never answered, each of which can hold a worker for the
+// whole lookup timeout, must not make those wait that do answer.
+type class int
+
+const (
+	classKnown class = iota // its latest lookup had an answer
+	classNew
+	classFailing
+	classes
+)
+
+// share is how many of n workers may be with one class at a time.
+func (c class) share(n int) int {
+	return [classes]int{classKnown: n, classNew: max(n/2, 1), classFailing: max(n/4, 1)}[c]
+}
+
 // work does lookups until none is due.
 func (e *Engine) work(ctx context.Context) {
-	for {
-		r := e.next(ctx)
-		if r == nil {
-			return
-		}
+	for r, c := e.next(ctx); r != nil; r, c = e.next(ctx) {
 		begin := time.Now()
 		found := e.lookuper.lookup(ctx, r.up, r.name, r.t)
-		if ctx.Err() != nil {
-			continue // what was cut off says nothing
+		var changed []types.NamespacedName
+		if ctx.Err() == nil { // what was cut off says nothing
+			e.metrics.observe(found, time.Since(begin))
+			changed = e.learn(r, found)
 		}
-		e.metrics.observe(found, time.Since(begin))
-		e.notify(e.learn(r, found))
+		e.done(c)
+		e.notify(changed)
 	}
 }
 
 // next gives a worker its next record; nil ends it.
-func (e *Engine) next(ctx context.Context) *record {
+func (e *Engine) next(ctx context.Context) (*record, class) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for len(e.ready) > 0 && ctx.Err() == nil {
-		r := e.ready[0]
-		e.ready[0] = nil
-		e.ready = e.ready[1:]
-		if len(r.users) > 0 {
-			return r
+	for c := range classes {
+		for len(e.ready[c]) > 0 && ctx.Err() == nil && e.asking[c] < c.share(e.options.MaxConcurrent) {
+			r := e.ready[c][0]
+			e.ready[c][0] = nil
+			e.ready[c] = e.ready[c][1:]
+			if len(r.users) > 0 {
+				e.asking[c]++
+				return r, c
+			}
+			r.busy = false
+			e.retireLocked(r, time.Now())
 		}
-		r.busy = false
-		e.retireLocked(r, time.Now())
 	}
 	e.workers--
-	return nil
+	return nil, 0
+}
+
+func (e *Engine) done(c class) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asking[c]--
 }
 
 // learn takes over a lookup's result and returns the owners whose answers it changes.
@@ -288,9 +317,5 @@ func (e *Engine) notify(owners []types.NamespacedName) {
 }
 
 func keys(m map[types.NamespacedName]struct{}) []types.NamespacedName {
-	all := make([]types.NamespacedName, 0, len(m))
-	for k := range maps.Keys(m) {
-		all = append(all, k)
-	}
-	return all
+	return slices.Collect(maps.Keys(m))
 }

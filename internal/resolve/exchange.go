@@ -62,6 +62,7 @@ func withPort(s netip.AddrPort, t Transport) netip.AddrPort {
 const (
 	maxIdleConns = 16               // kept per server
 	idleTime     = 10 * time.Second // a few seconds, as RFC 7766 section 6.2.3 wants
+	maxDatagram  = 4096             // read of one; servers send no more than ednsBytes
 )
 
 var errTruncated = errors.New("truncated answer")
@@ -69,7 +70,7 @@ var errTruncated = errors.New("truncated answer")
 // exchanger is the asker of the real network. UDP queries each have a socket of their own, and with
 // it a random port; TCP and TLS connections are used again, one query at a time.
 type exchanger struct {
-	buffers sync.Pool // *[maxMessage]byte
+	buffers sync.Pool // *[maxDatagram]byte
 
 	mu     sync.Mutex
 	idle   map[connKey][]*idleConn
@@ -89,7 +90,7 @@ type idleConn struct {
 
 func newExchanger() *exchanger {
 	return &exchanger{
-		buffers: sync.Pool{New: func() any { return new([maxMessage]byte) }},
+		buffers: sync.Pool{New: func() any { return new([maxDatagram]byte) }},
 		idle:    map[connKey][]*idleConn{},
 	}
 }
@@ -138,7 +139,7 @@ func (x *exchanger) overUDP(ctx context.Context, server netip.AddrPort, msg []by
 	if _, err := conn.Write(msg); err != nil {
 		return answer{}, err
 	}
-	buf := x.buffers.Get().(*[maxMessage]byte)
+	buf := x.buffers.Get().(*[maxDatagram]byte)
 	defer x.buffers.Put(buf)
 	strange := false
 	for {

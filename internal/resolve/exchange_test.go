@@ -67,7 +67,7 @@ func serve(t testing.TB, config *tls.Config, s script) *scripted {
 }
 
 func (s *scripted) serveUDP() {
-	buf := make([]byte, maxMessage)
+	buf := make([]byte, 65535)
 	for {
 		n, from, err := s.udp.ReadFromUDPAddrPort(buf)
 		if err != nil {

@@ -62,11 +62,10 @@ func newLookuper(a asker, resolvConf string) *lookuper {
 
 // lookup asks for the name and follows it where it is an alias that a server doesn't follow itself.
 func (l *lookuper) lookup(ctx context.Context, up *upstream, name string, t qtype) result {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
+	deadline := time.Now().Add(lookupTimeout)
 	ttl := ttlOf(1<<31 - 1)
 	for range maxAliases + 1 {
-		a, cause := l.askServers(ctx, up, name, t)
+		a, cause := l.askServers(ctx, deadline, up, name, t)
 		ttl = min(ttl, a.ttl)
 		switch {
 		case cause != "":
@@ -133,11 +132,19 @@ func (l *lookuper) note(answered netip.AddrPort, silent []netip.AddrPort) {
 	}
 }
 
-// attempt is one server's answer.
-type attempt struct {
-	server int
+// race is one question to the servers of an upstream, of which the first decisive answer wins.
+type race struct {
+	servers []netip.AddrPort
+	hedge   *time.Timer // starts a further runner
+	cancel  context.CancelFunc
+
+	mu     sync.Mutex
+	causes []string // of the servers that answered, but not decisively
+	asked  int      // questions sent, round after round
+	over   bool     // nothing more is to be sent
+	won    bool
 	answer answer
-	cause  string // "" = decisive
+	winner int
 }
 
 // askServers asks the servers in their order until one answers decisively:
@@ -145,83 +152,106 @@ type attempt struct {
 //     listened to;
 //  2. after the last the first is asked again, unless it has answered;
 //  3. where none is decisive, the cause is that of the first that answered at all.
-func (l *lookuper) askServers(ctx context.Context, up *upstream, name string, t qtype) (answer, string) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
+//
+// The caller's goroutine asks; others are needed only where a server is slow.
+func (l *lookuper) askServers(ctx context.Context, deadline time.Time, up *upstream, name string, t qtype) (answer, string) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-
 	servers := l.servers(up)
-	asks := askRounds * len(servers)
-	attempts := make(chan attempt, asks)
-	causes := make([]string, len(servers)) // of those that answered
-	asked, waiting := 0, 0
-	hedge := time.NewTimer(hedgeDelay)
-	defer hedge.Stop()
-	askNext := func() {
-		for asked < asks && causes[asked%len(servers)] != "" {
-			asked++
-		}
-		if asked == asks {
-			return
-		}
-		i := asked % len(servers)
-		hedge.Reset(hedgeDelay << (asked / len(servers)))
-		asked++
-		waiting++
-		wg.Go(func() { attempts <- l.attempt(ctx, up, servers[i], i, name, t) })
-	}
-	askNext()
-	for waiting > 0 {
-		select {
-		case at := <-attempts:
-			waiting--
-			if at.cause == "" {
-				l.note(servers[at.server], silentOf(servers[:min(asked, len(servers))], causes, at.server))
-				return at.answer, ""
-			}
-			if at.cause != causeTimeout {
-				causes[at.server] = at.cause
-			}
-			if ctx.Err() == nil {
-				askNext()
-			}
-		case <-hedge.C:
-			askNext()
+	r := &race{servers: servers, cancel: cancel, causes: make([]string, len(servers))}
+	run := func() {
+		for i, ok := r.next(ctx); ok; i, ok = r.next(ctx) {
+			a, err := l.ask(ctx, up, servers[i], name, t)
+			r.finish(i, a, err)
 		}
 	}
-	return answer{}, firstCause(causes)
+	var others sync.WaitGroup
+	r.start(func() { others.Go(run) })
+	run()
+	r.end()
+	others.Wait()
+	if !r.won {
+		return answer{}, r.firstCause()
+	}
+	l.note(servers[r.winner], r.silent())
+	return r.answer, ""
 }
 
-// silentOf returns the servers that were asked and gave no sign, while the answering one did.
-func silentOf(servers []netip.AddrPort, causes []string, answering int) []netip.AddrPort {
+// start arms the hedge, which starts further runners.
+func (r *race) start(further func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hedge = time.AfterFunc(hedgeDelay, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.over {
+			further()
+		}
+	})
+}
+
+// next says which server to ask now.
+func (r *race) next(ctx context.Context) (server int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.asked < askRounds*len(r.servers) && r.causes[r.asked%len(r.servers)] != "" {
+		r.asked++
+	}
+	if r.over || ctx.Err() != nil || r.asked == askRounds*len(r.servers) {
+		return 0, false
+	}
+	server = r.asked % len(r.servers)
+	if r.asked > 0 {
+		r.hedge.Reset(hedgeDelay << (r.asked / len(r.servers)))
+	}
+	r.asked++
+	return server, true
+}
+
+// finish takes over what asking a server ended in.
+func (r *race) finish(server int, a answer, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.won:
+	case err == nil && decisive(a.rcode):
+		r.won, r.over, r.answer, r.winner = true, true, a, server
+		r.cancel()
+	case err == nil:
+		r.causes[server] = rcodeName(a.rcode)
+	default:
+		if cause := phrase(err); cause != causeTimeout {
+			r.causes[server] = cause
+		}
+	}
+}
+
+// end lets no further question be sent.
+func (r *race) end() {
+	r.hedge.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+}
+
+// silent returns the servers that were asked and gave no sign, while the winner did.
+func (r *race) silent() []netip.AddrPort {
 	var silent []netip.AddrPort
-	for i, s := range servers {
-		if i != answering && causes[i] == "" {
+	for i, s := range r.servers[:min(r.asked, len(r.servers))] {
+		if i != r.winner && r.causes[i] == "" {
 			silent = append(silent, s)
 		}
 	}
 	return silent
 }
 
-func firstCause(causes []string) string {
-	for _, c := range causes {
+func (r *race) firstCause() string {
+	for _, c := range r.causes {
 		if c != "" {
 			return c
 		}
 	}
 	return causeTimeout
-}
-
-func (l *lookuper) attempt(ctx context.Context, up *upstream, server netip.AddrPort, i int, name string, t qtype) attempt {
-	a, err := l.ask(ctx, up, server, name, t)
-	switch {
-	case err != nil:
-		return attempt{server: i, cause: phrase(err)}
-	case !decisive(a.rcode):
-		return attempt{server: i, cause: rcodeName(a.rcode)}
-	}
-	return attempt{server: i, answer: a}
 }
 
 // phrase is the fixed phrase for an error: no addresses, nothing that differs from time to time.

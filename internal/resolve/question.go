@@ -14,6 +14,7 @@ type owner struct {
 	upstream  *upstream
 	settings  settings
 	questions map[Question]*question
+	hosts     int // of all service questions
 }
 
 // question is one owner's question, with what has to be remembered of its earlier views: what was

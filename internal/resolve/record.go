@@ -23,6 +23,18 @@ type record struct {
 	busy  bool // waiting for a worker or with one
 }
 
+// class is the line that the record's next lookup stands in.
+func (r *record) class() class {
+	switch r.kind {
+	case kindNone:
+		return classNew
+	case kindFailed:
+		return classFailing
+	default:
+		return classKnown
+	}
+}
+
 type recordKey struct {
 	name     string
 	t        qtype

@@ -68,6 +68,7 @@ func (e *Engine) releaseAllLocked(q *question, now time.Time) {
 	for r := range q.records() {
 		e.releaseLocked(q, r, now)
 	}
+	q.owner.hosts -= len(q.hosts)
 	q.names, q.service, q.hosts = [2]*record{}, nil, nil
 }
 
@@ -100,14 +101,19 @@ func (e *Engine) updateLocked(q *question, now time.Time) bool {
 	return changed
 }
 
+// maxOwnerHosts bounds the hosts behind all services of one owner: what one object costs is not the
+// decision of foreign zones.
+const maxOwnerHosts = 10_000
+
 // syncHostsLocked ties a service question to the hosts that may be published; where there are too
 // many, those it knows come first.
 func (e *Engine) syncHostsLocked(q *question, now time.Time) {
 	entries, _ := q.service.visible(q.owner.settings, now)
 	wanted := map[string]struct{}{}
+	bound := min(e.options.MaxAddresses, maxOwnerHosts-q.owner.hosts+len(q.hosts))
 	for _, known := range []bool{true, false} {
 		for _, en := range entries {
-			if _, ok := q.hosts[en.host]; ok == known && len(wanted) < e.options.MaxAddresses {
+			if _, ok := q.hosts[en.host]; ok == known && len(wanted) < bound {
 				wanted[en.host] = struct{}{}
 			}
 		}
@@ -115,6 +121,7 @@ func (e *Engine) syncHostsLocked(q *question, now time.Time) {
 	for host, records := range q.hosts {
 		if _, ok := wanted[host]; !ok {
 			delete(q.hosts, host)
+			q.owner.hosts--
 			for _, r := range records {
 				e.releaseLocked(q, r, now)
 			}
@@ -124,6 +131,7 @@ func (e *Engine) syncHostsLocked(q *question, now time.Time) {
 		if _, ok := q.hosts[host]; !ok {
 			records := e.acquireFamiliesLocked(q, host, now)
 			q.hosts[host] = &records
+			q.owner.hosts++
 		}
 	}
 }

@@ -125,7 +125,8 @@ type Options struct {
 	ResolvConf string
 	// MaxAddresses bounds what is published for one name. 0 = 1024.
 	MaxAddresses int
-	// MaxConcurrent bounds the queries in flight. 0 = 64.
+	// MaxConcurrent bounds the lookups at one time; those that failed before and those of new names
+	// can't take all of it. 0 = 256.
 	MaxConcurrent int
 	Registerer    prometheus.Registerer // nil = no metrics
 	Log           logr.Logger

@@ -28,7 +28,6 @@ const (
 	headerBytes = 12
 	ednsBytes   = 1232 // what passes any path unfragmented (DNS flag day 2020)
 	maxAliases  = 16   // CNAMEs from a name to its records
-	maxMessage  = 65535
 
 	// noSOATTL is for denials that don't say how long they hold (RFC 2308 section 5).
 	noSOATTL = 30 * time.Second

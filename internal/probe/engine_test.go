@@ -58,3 +58,5 @@ func TestHealthyEndpointIsFound(t *testing.T) {
 		e.Forget(owner1)
 	}
 }
+
+func addrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }

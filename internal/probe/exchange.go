@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -54,7 +53,6 @@ func cutOutcome(err error) outcome {
 // socketOutcome is the outcome of a probe that ended with an error of the socket. What says nothing about the peer, such
 // as a lack of file descriptors, memory or source ports, is unknown.
 func socketOutcome(err error) outcome {
-	var timeout net.Error
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return failed(ReasonConnectionRefused)
@@ -63,8 +61,7 @@ func socketOutcome(err error) outcome {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN),
 		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO): // the last two are ICMP's
 		return failed(ReasonUnreachable)
-	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded),
-		errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
 		return failed(ReasonTimeout)
 	default:
 		return outcome{}

@@ -1,0 +1,423 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/http2/hpack"
+)
+
+// hear feeds an exchange in pieces of at most size bytes, and ends it with err where it isn't done by then.
+func hear(x exchange, in []byte, size int, err error) answer {
+	for len(in) > 0 {
+		n := min(size, len(in))
+		if a := x.feed(bytes.Clone(in[:n])); a.done {
+			a.reply = nil
+			return a
+		}
+		in = in[n:]
+	}
+	return x.cut(err)
+}
+
+func httpFor(h HTTPGet) *httpExchange {
+	x := &httpExchange{request: newHTTPRequest(&h), host: "db.example.com"}
+	x.begin(nil)
+	return x
+}
+
+func TestHTTPResponses(t *testing.T) {
+	ok := outcome{result: success}
+	chunk := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for _, test := range []struct {
+		name string
+		in   string
+		err  error // what follows
+		want outcome
+		keep bool
+	}{
+		{"with a length", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", io.EOF, ok, true},
+		{"empty", "HTTP/1.1 200 OK\r\ncontent-length:0\r\n\r\n", io.EOF, ok, true},
+		{"no body by its status", "HTTP/1.1 204 No Content\r\n\r\n", io.EOF, ok, true},
+		{"not modified", "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", io.EOF, ok, true},
+		{"a redirect", "HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, true},
+		{"until the peer closes", "HTTP/1.1 200 OK\r\n\r\nhello", io.EOF, ok, false},
+		{"until a reset", "HTTP/1.1 200 OK\r\n\r\nhello", syscall.ECONNRESET, failed(ReasonConnectionReset), false},
+		{"bare line feeds", "HTTP/1.1 200 OK\nContent-Length: 2\n\nok", io.EOF, ok, true},
+		{"no phrase", "HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, true},
+		{"closing", "HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, false},
+		{"closing, among options", "HTTP/1.1 200 OK\r\nConnection: x , close\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, false},
+		{"1.0", "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", io.EOF, ok, false},
+		{"1.0 until the peer closes", "HTTP/1.0 200 OK\r\n\r\nok", io.EOF, ok, false},
+		{"1.0 kept alive", "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", io.EOF, ok, true},
+		{"more than was asked for", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", io.EOF, ok, false},
+		{"after interim ones", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, true},
+		{"interim ones without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 1000), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"chunks", chunk + "5\r\nhello\r\n3;x=y\r\n123\r\n0\r\n\r\n", io.EOF, ok, true},
+		{"chunks with a trailer", chunk + "5\r\nhello\r\n0\r\nA: b\r\n\r\n", io.EOF, ok, true},
+		{"chunks and more", chunk + "0\r\n\r\nx", io.EOF, ok, false},
+		{"a chunk cut off", chunk + "5\r\nhel", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a chunk without size", chunk + "\r\nhello", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a chunk that is longer than it says", chunk + "2\r\nhello", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a chunk size out of bounds", chunk + "ffffffffffffffffff\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a chunk size that is none", chunk + "xyz\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a chunk extension without end", chunk + "1;" + strings.Repeat("x", 9000), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"many chunks", chunk + strings.Repeat("1\r\nx\r\n", 5000), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"endless chunks", chunk + "ffffff\r\n" + strings.Repeat("x", 5000), os.ErrDeadlineExceeded, ok, false},
+		{"an endless body", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat("x", 5000), os.ErrDeadlineExceeded, ok, false},
+		{"a body that is too long", "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("x", 4096), os.ErrDeadlineExceeded, ok, false},
+		{"the longest body", "HTTP/1.1 200 OK\r\nContent-Length: 4096\r\n\r\n" + strings.Repeat("x", 4096), io.EOF, ok, true},
+		{"a body cut off", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a body that never comes", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
+		{"an error needs no body", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\n", os.ErrDeadlineExceeded, failed(ReasonUnexpectedStatus), false},
+		{"a switch of protocols", "HTTP/1.1 101 Switching Protocols\r\n\r\n", io.EOF, failed(ReasonUnexpectedStatus), false},
+		{"both length and chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", io.EOF, ok, false},
+		{"another coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a length that is none", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a field without colon", "HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"no status", "HTTP/1.1 OK\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a status of four digits", "HTTP/1.1 2000 OK\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"HTTP/2", "HTTP/2 200 OK\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"another protocol", "SSH-2.0-OpenSSH_9.9\r\n", os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"TLS", "\x15\x03\x01\x00\x02\x02\x16", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"half a head", "HTTP/1.1 200 OK\r\nContent-", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a head that is too long", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 9000), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"nothing", "", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"silence", "", os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, size := range []int{1, 7, 1 << 20} {
+				a := hear(httpFor(HTTPGet{}), []byte(test.in), size, test.err)
+				// What comes after the end, in a piece of its own, shows between two probes.
+				keep := test.keep || size == 1 && a.keep && strings.Contains(test.name, "more")
+				if a.outcome != test.want || a.keep != keep || a.ignored != (test.in == "") {
+					t.Errorf("in pieces of %d: %+v, want %+v, keep %v", size, a, test.want, keep)
+				}
+			}
+		})
+	}
+}
+
+func TestHTTPStatuses(t *testing.T) {
+	for _, test := range []struct {
+		expected []StatusRange
+		status   int
+		want     bool
+	}{
+		{nil, 200, true}, {nil, 399, true}, {nil, 400, false}, {nil, 503, false},
+		{[]StatusRange{{401, 401}, {500, 599}}, 401, true},
+		{[]StatusRange{{401, 401}, {500, 599}}, 200, false},
+		{[]StatusRange{{401, 401}, {500, 599}}, 599, true},
+		{[]StatusRange{{301, 301}}, 302, false},
+	} {
+		in := fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n", test.status)
+		a := hear(httpFor(HTTPGet{Expected: test.expected}), []byte(in), 100, io.EOF)
+		if got := a.outcome.result == success; got != test.want || !got && a.reason != ReasonUnexpectedStatus {
+			t.Errorf("%d of %v: %+v", test.status, test.expected, a)
+		}
+	}
+}
+
+func TestParseStatusRange(t *testing.T) {
+	for in, want := range map[string]StatusRange{
+		"200": {200, 200}, "200-399": {200, 399}, "100-599": {100, 599},
+		"": {}, "-": {}, "200-": {}, "399-200": {}, "99": {}, "600": {}, "200-300-400": {}, "2xx": {},
+	} {
+		got, err := ParseStatusRange(in)
+		if got != want || (err == nil) != (want != StatusRange{}) {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+}
+
+func TestHTTPRequests(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		get  HTTPGet
+		host string
+		dial string
+		want string
+	}{
+		{
+			"defaults", HTTPGet{}, "", "192.0.2.1:80",
+			"GET / HTTP/1.1\r\nHost: 192.0.2.1\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\n\r\n",
+		},
+		{
+			"the target's hostname", HTTPGet{Path: "/healthz?full=1"}, "db.example.com", "192.0.2.1:80",
+			"GET /healthz?full=1 HTTP/1.1\r\nHost: db.example.com\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\n\r\n",
+		},
+		{
+			"IPv6", HTTPGet{}, "", "[2001:db8::1]:80",
+			"GET / HTTP/1.1\r\nHost: [2001:db8::1]\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\n\r\n",
+		},
+		{
+			"headers", HTTPGet{Host: "a.example", Headers: []Header{{"X-Probe", "1"}, {"User-Agent", "me"}, {"accept", "text/plain"}}},
+			"db.example.com", "192.0.2.1:80",
+			"GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: me\r\nAccept: text/plain\r\nX-Probe: 1\r\n\r\n",
+		},
+		{
+			"a Host header", HTTPGet{Host: "a.example", Headers: []Header{{"host", "b.example"}}}, "", "192.0.2.1:80",
+			"GET / HTTP/1.1\r\nHost: b.example\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\n\r\n",
+		},
+		{
+			"nothing is smuggled", HTTPGet{
+				Path:    "/a b\r\nX: y",
+				Headers: []Header{{"A", "b\r\nX: y"}, {"A:b", "c"}, {"A b", "c"}, {"A\r\nX", "c"}, {"Tab", "a\tb c"}},
+			}, "", "192.0.2.1:80",
+			"GET /a%20b%0D%0AX:%20y HTTP/1.1\r\nHost: 192.0.2.1\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\nTab: a\tb c\r\n\r\n",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			check := &Check{HTTP: &test.get}
+			got, enough := newHandler(check).exchange(Endpoint{Host: test.host, Dial: addrPort(test.dial)}).begin(nil)
+			if diff := cmp.Diff(test.want, string(got)); diff != "" || enough {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestTexts(t *testing.T) {
+	for _, test := range []struct {
+		in     string
+		err    error
+		result result
+		reason string
+	}{
+		{"+PONG\r\n", io.EOF, success, ""},
+		{"noise, then +PONG", io.EOF, success, ""},
+		{"-LOADING\r\n", os.ErrDeadlineExceeded, failure, ReasonUnexpectedResponse},
+		{"-ERR", io.EOF, failure, ReasonUnexpectedResponse},
+		{"", io.EOF, failure, ReasonUnexpectedResponse},
+		{"", os.ErrDeadlineExceeded, failure, ReasonTimeout},
+		{"", syscall.ECONNRESET, failure, ReasonConnectionReset},
+		{strings.Repeat("x", 4091) + "+PONG", os.ErrDeadlineExceeded, success, ""},
+		{strings.Repeat("x", 4092) + "+PONG", os.ErrDeadlineExceeded, failure, ReasonUnexpectedResponse},
+	} {
+		for _, size := range []int{1, 3, 1 << 20} {
+			x := &textExchange{TCPSocket: &TCPSocket{Send: "PING\r\n", Expect: "+PONG"}}
+			if out, enough := x.begin(nil); string(out) != "PING\r\n" || enough {
+				t.Fatalf("%q, %v", out, enough)
+			}
+			if a := hear(x, []byte(test.in), size, test.err); a.outcome != (outcome{test.result, test.reason}) || a.keep {
+				t.Errorf("%.20q in pieces of %d: %+v", test.in, size, a)
+			}
+		}
+	}
+	if _, enough := (&textExchange{TCPSocket: &TCPSocket{Send: "QUIT\r\n"}}).begin(nil); !enough {
+		t.Error("nothing is expected, yet it waits")
+	}
+}
+
+// h2 builds what a gRPC server sends.
+type h2 struct {
+	bytes.Buffer
+	block   bytes.Buffer
+	encoder *hpack.Encoder
+}
+
+func newH2() *h2 {
+	h := new(h2)
+	h.encoder = hpack.NewEncoder(&h.block)
+	h.frame(h2Settings, 0, 0, "")
+	return h
+}
+
+func (h *h2) frame(kind, flags byte, stream uint32, payload string) *h2 {
+	h.Write(appendFrame(nil, kind, flags, stream, []byte(payload)))
+	return h
+}
+
+func (h *h2) fields(fields ...string) string {
+	h.block.Reset()
+	for i := 0; i < len(fields); i += 2 {
+		_ = h.encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+	}
+	return h.block.String()
+}
+
+func (h *h2) headers(flags byte, stream uint32, fields ...string) *h2 {
+	return h.frame(h2Headers, flags|h2EndHeaders, stream, h.fields(fields...))
+}
+
+// serving is a whole answer with that status.
+func (h *h2) serving(stream uint32, status byte) *h2 {
+	h.headers(0, stream, ":status", "200", "content-type", "application/grpc")
+	h.frame(h2Data, 0, stream, string([]byte{0, 0, 0, 0, 2, 8, status}))
+	return h.headers(h2EndStream, stream, "grpc-status", "0", "grpc-message", "")
+}
+
+func grpcFor(service string) *grpcExchange {
+	x := newGRPCExchange(service, "db.example.com:9000", false)
+	x.begin(nil)
+	return x
+}
+
+func TestGRPCAnswers(t *testing.T) {
+	ok := outcome{result: success}
+	goAway := func(last byte) string { return string([]byte{0, 0, 0, last, 0, 0, 0, 0}) }
+	for _, test := range []struct {
+		name string
+		in   *h2
+		err  error
+		want outcome
+		keep bool
+	}{
+		{"serving", newH2().serving(1, 1), io.EOF, ok, true},
+		{"not serving", newH2().serving(1, 2), io.EOF, failed(ReasonGRPCNotServing), true},
+		{"unknown", newH2().serving(1, 0), io.EOF, failed(ReasonGRPCNotServing), true},
+		{"service unknown", newH2().headers(h2EndStream, 1, ":status", "200", "grpc-status", "5"), io.EOF, failed(ReasonGRPCNotServing), true},
+		{"not implemented", newH2().headers(h2EndStream, 1, ":status", "200", "grpc-status", "12"), io.EOF, failed(ReasonUnexpectedStatus), true},
+		{"an HTTP error", newH2().headers(h2EndStream, 1, ":status", "502"), io.EOF, failed(ReasonUnexpectedStatus), true},
+		{"no gRPC status", newH2().headers(h2EndStream, 1, ":status", "200"), io.EOF, failed(ReasonUnexpectedResponse), true},
+		{"no message", newH2().headers(0, 1, ":status", "200").headers(h2EndStream, 1, "grpc-status", "0"), io.EOF, failed(ReasonUnexpectedResponse), true},
+		{"a stream reset", newH2().frame(h2Reset, 0, 1, "\x00\x00\x00\x07"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"settings, pings and windows before", newH2().frame(h2Ping, 0, 0, "12345678").frame(0x8, 0, 0, "\x00\x00\x00\x01").frame(0x2, 0, 1, "12345").frame(0xbe, 0, 0, "new").serving(1, 1), io.EOF, ok, true},
+		{"going away after this one", newH2().frame(h2GoAway, 0, 0, goAway(1)).serving(1, 1), io.EOF, ok, false},
+		{"going away before this one", newH2().frame(h2GoAway, 0, 0, goAway(0)), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"padding and priority", newH2().frame(h2Headers, h2EndHeaders|h2EndStream|h2Padded|h2Priority, 1, "\x0312345"+newH2().fields(":status", "200", "grpc-status", "5")+"abc"), io.EOF, failed(ReasonGRPCNotServing), true},
+		{"more padding than frame", newH2().frame(h2Headers, h2EndHeaders|h2Padded, 1, "\x09123"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a push", newH2().frame(h2Push, h2EndHeaders, 1, "1234"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a block that is interrupted", newH2().frame(h2Headers, 0, 1, "").frame(h2Ping, 0, 0, "12345678"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a continuation of nothing", newH2().frame(h2Cont, h2EndHeaders, 1, ""), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a block without end", newH2().frame(h2Headers, 0, 1, strings.Repeat("x", 5000)).frame(h2Cont, 0, 1, strings.Repeat("x", 5000)), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a block that is no HPACK", newH2().frame(h2Headers, h2EndHeaders, 1, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a flood of pings", newH2().frame(h2Ping, h2Ack, 0, strings.Repeat("x", 9000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"an endless message", newH2().frame(h2Data, 0, 1, strings.Repeat("x", 3000)).frame(h2Data, 0, 1, strings.Repeat("x", 3000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"a frame that is too long", newH2().frame(h2Data, 0, 1, strings.Repeat("x", 20000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"silence", newH2(), os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
+		{"a close", newH2(), io.EOF, failed(ReasonUnexpectedResponse), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, size := range []int{1, 11, 1 << 20} {
+				a := hear(grpcFor("db"), test.in.Bytes(), size, test.err)
+				if a.outcome != test.want || a.keep != test.keep {
+					t.Errorf("in pieces of %d: %+v, want %+v, keep %v", size, a, test.want, test.keep)
+				}
+			}
+		})
+	}
+}
+
+func TestGRPCKeepsUp(t *testing.T) {
+	x, server := newGRPCExchange("", "a:1", false), newH2()
+	first, _ := x.begin(nil)
+	server.serving(1, 1)
+	if a := hear(x, server.Bytes(), 1<<20, io.EOF); a.outcome.result != success || !a.keep {
+		t.Fatalf("%+v", a)
+	}
+	server.Reset()
+	if a := x.feed(server.frame(h2Ping, 0, 0, "12345678").Bytes()); a.done || !bytes.Equal(a.reply, appendFrame(nil, h2Ping, h2Ack, 0, []byte("12345678"))) {
+		t.Errorf("between probes: %+v", a)
+	}
+	second, _ := x.begin(nil)
+	if bytes.HasPrefix(second, []byte(h2Preface)) || !bytes.HasPrefix(first, []byte(h2Preface)) {
+		t.Error("the preface belongs to the first probe alone")
+	}
+	server.Reset()
+	server.frame(h2Data, 0, 1, "of a call that is over").serving(3, 2)
+	if a := hear(x, server.Bytes(), 1<<20, io.EOF); a.outcome != failed(ReasonGRPCNotServing) {
+		t.Errorf("%+v", a)
+	}
+	server.Reset()
+	x.begin(nil)
+	if a := hear(x, server.frame(h2GoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00").Bytes(), 1<<20, io.EOF); !a.ignored {
+		t.Errorf("%+v: the peer has not taken this call", a)
+	}
+}
+
+func TestParseHealthResponse(t *testing.T) {
+	for in, want := range map[string]uint64{
+		"\x00\x00\x00\x00\x02\x08\x01":                                     1,
+		"\x00\x00\x00\x00\x00":                                             0, // the default is left out
+		"\x00\x00\x00\x00\x09\x12\x05hello\x08\x01":                        1,
+		"\x00\x00\x00\x00\x10\x1112345678\x1d1234\x08\x02":                 2,
+		"\x00\x00\x00\x00\x03\x08\x80\x01":                                 128,
+		"\x01\x00\x00\x00\x02\x08\x01":                                     9999, // compressed
+		"\x00\x00\x00\x00\x03\x08\x01":                                     9999, // cut off
+		"\x00\x00\x00\x00\x01\x08":                                         9999,
+		"\x00\x00\x00\x00\x02\x12\x05":                                     9999,
+		"\x00\x00\x00\x00\x02\x0b\x01":                                     9999, // a group
+		"\x00\x00\x00\x00\x0b\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01": 9999,
+		"": 9999,
+	} {
+		status, ok := parseHealthResponse([]byte(in))
+		if ok != (want != 9999) || ok && status != want {
+			t.Errorf("%q: %d, %v", in, status, ok)
+		}
+	}
+}
+
+func TestSocketOutcomes(t *testing.T) {
+	for err, want := range map[error]outcome{
+		syscall.ECONNREFUSED: failed(ReasonConnectionRefused), syscall.ECONNRESET: failed(ReasonConnectionReset),
+		syscall.EPIPE: failed(ReasonConnectionReset), syscall.ETIMEDOUT: failed(ReasonTimeout),
+		syscall.EHOSTUNREACH: failed(ReasonUnreachable), syscall.ENETUNREACH: failed(ReasonUnreachable),
+		os.ErrDeadlineExceeded: failed(ReasonTimeout),
+		// These say nothing about the peer.
+		syscall.EMFILE: {}, syscall.ENFILE: {}, syscall.ENOBUFS: {}, syscall.ENOMEM: {}, syscall.EADDRNOTAVAIL: {},
+		syscall.EAFNOSUPPORT: {}, syscall.EPERM: {}, syscall.EACCES: {}, syscall.EAGAIN: {},
+	} {
+		if got := socketOutcome(fmt.Errorf("wrapped: %w", err)); got != want {
+			t.Errorf("%v: %+v, want %+v", err, got, want)
+		}
+	}
+}
+
+// fuzz feeds what a peer sends, whole and in pieces: the end must be the same, and nothing may grow out of bounds.
+func fuzz(t *testing.T, fresh func() exchange, in []byte, held func(exchange) int) {
+	t.Helper()
+	in = in[:min(len(in), 64<<10)]
+	whole, parts := fresh(), fresh()
+	a, b := hear(whole, in, 1<<20, io.EOF), hear(parts, in, 13, io.EOF)
+	if !a.done || !b.done {
+		t.Fatal("an exchange that was cut has no end")
+	}
+	if a.outcome != b.outcome {
+		t.Errorf("whole: %+v, in pieces: %+v", a, b)
+	}
+	if a.outcome.result == unknown || a.outcome.result == success && a.outcome.reason != "" || a.outcome.result == failure && a.outcome.reason == "" {
+		t.Errorf("%+v", a)
+	}
+	if n := held(parts); n > 2*h2MaxFrame+maxHead {
+		t.Errorf("holds %d bytes", n)
+	}
+	if again := whole.cut(errors.New("x")); !again.done {
+		t.Error("a second end")
+	}
+}
+
+func FuzzHTTP(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
+	f.Add([]byte("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\nConnection: keep-alive\nTransfer-Encoding: chunked\n\n5;a\nhello\n0\n\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		fuzz(t, func() exchange { return httpFor(HTTPGet{}) }, in, func(x exchange) int { return len(x.(*httpExchange).head) })
+	})
+}
+
+func FuzzText(f *testing.F) {
+	f.Add([]byte("+PONG\r\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		fuzz(t, func() exchange { return &textExchange{TCPSocket: &TCPSocket{Expect: "+PONG"}} }, in,
+			func(x exchange) int { return len(x.(*textExchange).got) })
+	})
+}
+
+func FuzzGRPC(f *testing.F) {
+	f.Add(newH2().serving(1, 1).Bytes())
+	f.Add(newH2().frame(h2Headers, 0, 1, "").frame(h2Cont, h2EndHeaders, 1, "\x88").frame(h2GoAway, 0, 0, "12345678").Bytes())
+	f.Fuzz(func(t *testing.T, in []byte) {
+		fuzz(t, func() exchange { return grpcFor("db") }, in, func(x exchange) int {
+			g := x.(*grpcExchange)
+			return len(g.partial) + len(g.block) + len(g.payload)
+		})
+	})
+}

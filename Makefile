@@ -36,8 +36,9 @@ PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
 GENERATED := api config/crd config/rbac
 comma := ,
 
-# $(call each-module,COMMAND) runs COMMAND inside every Go module, and tells which.
-each-module = for m in $(MODULES); do echo "--- $$m: $(1)"; (cd $$m && $(1)); done
+# $(call each-module,COMMAND) runs COMMAND inside every Go module and fails at the end where it failed in any.
+each-module = failed=; for m in $(MODULES); do echo "--- $$m: $(1)"; (cd $$m && $(1)) || failed="$$failed $$m"; done; \
+	if [ -n "$$failed" ]; then echo "failed in:$$failed" >&2; exit 1; fi
 
 ##@ Everyday
 

@@ -46,16 +46,17 @@ type product struct {
 }
 
 func products(kubernetes string) []product {
-	main := "package main\n\nimport (\n\t\"github.com/coredns/coredns/coremain\"\n"
+	var main, stamp strings.Builder
+	main.WriteString("package main\n\nimport (\n\t\"github.com/coredns/coredns/coremain\"\n")
 	for _, plugin := range corednsPlugins {
-		main += fmt.Sprintf("\t_ %q\n", "github.com/coredns/coredns/plugin/"+plugin)
+		fmt.Fprintf(&main, "\t_ %q\n", "github.com/coredns/coredns/plugin/"+plugin)
 	}
-	main += ")\n\nfunc main() { coremain.Run() }\n"
+	main.WriteString(")\n\nfunc main() { coremain.Run() }\n")
 
 	numbers := strings.SplitN(strings.TrimPrefix(kubernetes, "v"), ".", 3)
-	stamp := ""
+	// kubectl reads the one, all others the other.
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		stamp += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s"+
+		fmt.Fprintf(&stamp, " -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s"+
 			" -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=1970-01-01T00:00:00Z", pkg, kubernetes, numbers[0], numbers[1])
 	}
 	mains := map[string]string{}
@@ -64,8 +65,8 @@ func products(kubernetes string) []product {
 	}
 	return []product{
 		{name: "etcd", module: "go.etcd.io/etcd/server/v3", version: etcdVersion, mains: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"}},
-		{name: "coredns", module: "github.com/coredns/coredns", version: corednsVersion, mains: map[string]string{"coredns": "."}, source: main},
-		{name: "kubernetes", module: "k8s.io/kubernetes", version: kubernetes, staging: "v0" + strings.TrimPrefix(kubernetes, "v1"), mains: mains, ldflags: stamp},
+		{name: "coredns", module: "github.com/coredns/coredns", version: corednsVersion, mains: map[string]string{"coredns": "."}, source: main.String()},
+		{name: "kubernetes", module: "k8s.io/kubernetes", version: kubernetes, staging: "v0" + strings.TrimPrefix(kubernetes, "v1"), mains: mains, ldflags: stamp.String()},
 	}
 }
 
@@ -172,10 +173,10 @@ func locate(cache, version string, names []string) (paths map[string]string, mis
 
 // lockCache makes sure that two processes don't build the same: the kernel frees the lock when its holder dies.
 func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock func(), err error) {
-	if err := os.MkdirAll(cache, 0o755); err != nil {
+	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return nil, fmt.Errorf("devcluster: %w", err)
 	}
-	file, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	file, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("devcluster: %w", err)
 	}
@@ -204,8 +205,8 @@ func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock fu
 // caller's lock guards) and moves them to bin one by one, each whole or not at all.
 func (p product) build(ctx context.Context, progress io.Writer, cache, bin string, names []string) error {
 	scratch := filepath.Join(cache, "build")
-	if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(filepath.Join(scratch, "tmp"), 0o755),
-		os.MkdirAll(filepath.Join(scratch, "out"), 0o755), os.MkdirAll(bin, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(filepath.Join(scratch, "tmp"), 0o750),
+		os.MkdirAll(filepath.Join(scratch, "out"), 0o750), os.MkdirAll(bin, 0o750)); err != nil {
 		return err
 	}
 	defer os.RemoveAll(scratch)
@@ -268,9 +269,9 @@ func (p product) writeModule(ctx context.Context, dir string) error {
 	}
 	source := cmp.Or(p.source, "package main\n")
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "go.mod"), p.goMod(mod), 0o644),
-		os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o644),
-		os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o644))
+		os.WriteFile(filepath.Join(dir, "go.mod"), p.goMod(mod), 0o600),
+		os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o600),
+		os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600))
 }
 
 // goMod turns upstream's go.mod into that of the main module: modules from upstream's own tree become their published versions,

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startTimeout bounds how long one component may take to become ready.
-const startTimeout = time.Minute
+// startTimeout bounds how long one component may take to become ready, on a machine that is busy with other things.
+const startTimeout = 3 * time.Minute
 
 // Options say what a cluster is to be like; the zero value is a good one.
 type Options struct {
@@ -125,7 +125,7 @@ func (c *Cluster) prepare() (err error) {
 	c.dir = filepath.Join(c.Network.dir, "cluster")
 	c.Logs = cmp.Or(os.Getenv("DEVCLUSTER_LOGS"), filepath.Join(c.dir, "logs"))
 	c.AuditLog = c.file("audit.log")
-	if err := errors.Join(os.MkdirAll(c.dir, 0o755), os.MkdirAll(c.Logs, 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(c.dir, 0o750), os.MkdirAll(c.Logs, 0o750)); err != nil {
 		return err
 	}
 	if c.node, err = c.AddNamespace("node", Node4.String(), Node6.String()); err != nil {
@@ -178,7 +178,7 @@ func (c *Cluster) writeConfiguration() error {
 			return err
 		}
 	}
-	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil {
+	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil { //nolint:gosec // everybody resolves names
 		return err
 	}
 	// The proxy has the rights kube-proxy has everywhere; the others' own roles come with set-ups that are not ours.

@@ -3,7 +3,6 @@ package devcluster
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -34,8 +33,9 @@ var (
 const (
 	// EtcdURL serves etcd's clients and its metrics, to the program alone.
 	EtcdURL = "http://127.0.0.1:2379"
-	// NodeName is the name of the one Node; its label topology.kubernetes.io/zone is NodeZone.
+	// NodeName is the name of the one Node.
 	NodeName = "node"
+	// NodeZone is the Node's topology.kubernetes.io/zone.
 	NodeZone = "zone-a"
 
 	apiPort    = 6443
@@ -68,7 +68,7 @@ func (c *Cluster) command(component Component) *exec.Cmd {
 		kubeconfig := c.file("system:kube-controller-manager.kubeconfig")
 		return exec.Command(binary, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 			"--controllers="+strings.Join(controllers, ","), "--leader-elect=false", "--bind-address=127.0.0.1",
-			"--cert-dir="+c.file("kube-controller-manager"), "--kube-api-qps=300", "--kube-api-burst=600",
+			"--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"), "--kube-api-qps=300", "--kube-api-burst=600",
 			fmt.Sprintf("--service-cluster-ip-range=%s,%s", ServiceCIDR4, ServiceCIDR6))
 	case Proxy:
 		return c.node.Command(context.Background(), binary, "--config="+c.file("kube-proxy.json"))
@@ -95,9 +95,6 @@ func (c *Cluster) apiServerArgs() []string {
 	return append(args, c.options.APIServerArgs...)
 }
 
-// insecure asks kube-controller-manager, which signs its own certificate, on loopback.
-var insecure = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-
 // ready returns nil once the component does its work.
 func (c *Cluster) ready(ctx context.Context, component Component) error {
 	switch component {
@@ -106,7 +103,7 @@ func (c *Cluster) ready(ctx context.Context, component Component) error {
 	case APIServer:
 		return probe(ctx, c.client, c.server()+"/readyz")
 	case ControllerManager:
-		if err := probe(ctx, insecure, "https://127.0.0.1:10257/healthz"); err != nil {
+		if err := probe(ctx, c.client, "https://127.0.0.1:10257/healthz"); err != nil {
 			return err
 		}
 		// Its controllers have begun.

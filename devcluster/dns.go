@@ -75,7 +75,7 @@ func (ns *Namespace) newNameserver(zones map[string]string, corefile string) (*N
 		fmt.Fprintf(&config, "\n%s {\n\terrors\n\tlog\n\tfile %s {\n\t\treload 20ms\n\t}\n}\n", zone, s.zoneFile(zone))
 	}
 	file := filepath.Join(dir, "Corefile")
-	if err := os.WriteFile(file, []byte(config.String()), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(config.String()), 0o600); err != nil {
 		return nil, err
 	}
 	s.process, err = startProcess("coredns", s.Log, ns.Command(context.Background(), binaries[string(CoreDNS)], "-conf", file))
@@ -92,7 +92,7 @@ func (s *Nameserver) SetZone(ctx context.Context, zone, records string) error {
 	if err := s.writeZone(zone, records, s.serial); err != nil {
 		return fmt.Errorf("devcluster: zone %s: %w", zone, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	// By loopback, where [Namespace.Drop] does not reach.
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -111,7 +111,7 @@ func (s *Nameserver) writeZone(zone, records string, serial uint32) error {
 	text := fmt.Sprintf("$ORIGIN %s.\n$TTL 1\n@ SOA ns hostmaster %d 3600 600 86400 1\n@ NS ns\n%s TXT \"%[2]d\"\n%[4]s\n",
 		strings.TrimSuffix(zone, "."), serial, serialName, records)
 	whole := s.zoneFile(zone) + ".new"
-	if err := os.WriteFile(whole, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(whole, []byte(text), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(whole, s.zoneFile(zone))

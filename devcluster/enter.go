@@ -104,7 +104,7 @@ func runOuter() (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return 0, err
 	}
 	lifeline, forward, err := os.Pipe()
@@ -149,7 +149,8 @@ func startInit(lifeline *os.File, newUser bool) (*exec.Cmd, error) {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
 	}
-	return cmd, cmd.Start()
+	err := cmd.Start()
+	return cmd, err
 }
 
 // forwardSignals hands signals on, except a Ctrl-C: the terminal has sent it to the program inside as well.
@@ -206,7 +207,7 @@ func runInit(newUser bool) (int, error) {
 			if _, err := lifeline.Read(sig); err != nil {
 				os.Exit(exitCode(syscall.WaitStatus(syscall.SIGKILL)))
 			}
-			syscall.Kill(program.Pid, syscall.Signal(sig[0])) // no such process: about to be reaped below
+			_ = syscall.Kill(program.Pid, syscall.Signal(sig[0])) // no such process: about to be reaped below
 		}
 	}()
 	for {

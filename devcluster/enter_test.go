@@ -3,6 +3,7 @@ package devcluster
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -95,7 +96,7 @@ func ownDirectories(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := t.TempDir()
-	if err := os.Mkdir(filepath.Join(own, "run"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(own, "run"), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(binDir(cache, Kubernetes()), binDir(own, Kubernetes())); err != nil {
@@ -228,7 +229,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 func TestExitStatus(t *testing.T) {
 	t.Setenv(leftoverEnv, "exit")
 	err := exec.Command("/proc/self/exe").Run()
-	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 7 {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
 		t.Errorf("%v, want exit status 7", err)
 	}
 }
@@ -250,10 +252,10 @@ func TestOrphansAreReaped(t *testing.T) {
 func TestOutsideIsRefused(t *testing.T) {
 	inside = false
 	defer func() { inside = true }()
-	if _, err := OpenNetwork(); err != errOutside {
+	if _, err := OpenNetwork(); !errors.Is(err, errOutside) {
 		t.Errorf("OpenNetwork: %v", err)
 	}
-	if _, err := Start(t.Context(), Options{}); err != errOutside {
+	if _, err := Start(t.Context(), Options{}); !errors.Is(err, errOutside) {
 		t.Errorf("Start: %v", err)
 	}
 }

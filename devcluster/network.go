@@ -57,7 +57,7 @@ func OpenNetwork() (*Network, error) {
 		return nil, err
 	}
 	n := &Network{dir: dir, namespaces: map[string]*Namespace{}}
-	if err := os.MkdirAll(filepath.Join(dir, "netns"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "netns"), 0o750); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(tuneNetns(), forwardPackets()); err != nil {
@@ -149,7 +149,7 @@ func (n *Network) AddNamespace(name string, addresses ...string) (*Namespace, er
 
 // create makes the namespace from a thread that enters it, pins it to a path, and connects it with the bridge.
 func (ns *Namespace) create() error {
-	if err := os.WriteFile(ns.path, nil, 0o644); err != nil {
+	if err := os.WriteFile(ns.path, nil, 0o600); err != nil {
 		return err
 	}
 	err := onThread(func() error {

@@ -89,9 +89,7 @@ func TestAddressMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		serve(t, ns, ":80")
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", "203.0.113.10:80")
+		conn, err := net.DialTimeout("tcp", "203.0.113.10:80", 20*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +157,7 @@ func TestNamespaceUses(t *testing.T) {
 		t.Errorf("status %d", resp.StatusCode)
 	}
 
-	if err := ns.Do(func() error { return io.EOF }); err != io.EOF {
+	if err := ns.Do(func() error { return io.EOF }); !errors.Is(err, io.EOF) {
 		t.Errorf("Do returned %v", err)
 	}
 }

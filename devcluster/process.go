@@ -18,14 +18,13 @@ type process struct {
 	logFile string
 	cmd     *exec.Cmd
 	exited  chan struct{}
-	err     error // why it exited; to be read after exited is closed
 	killed  atomic.Bool
 }
 
 // startProcess starts cmd, whose output is appended to the log. It gets a process group of its own: a Ctrl-C is
 // the program's to act on.
 func startProcess(name, logFile string, cmd *exec.Cmd) (*process, error) {
-	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -37,9 +36,9 @@ func startProcess(name, logFile string, cmd *exec.Cmd) (*process, error) {
 	}
 	p := &process{name: name, logFile: logFile, cmd: cmd, exited: make(chan struct{})}
 	go func() { // ends with the process
-		p.err = cmd.Wait()
+		_ = cmd.Wait() // its state tells
 		if !p.killed.Load() {
-			fmt.Fprintf(os.Stderr, "devcluster: %s exited by itself: %v; its log is %s\n", name, p.err, logFile)
+			fmt.Fprintf(os.Stderr, "devcluster: %s exited by itself: %v; its log is %s\n", name, cmd.ProcessState, logFile)
 		}
 		close(p.exited)
 	}()
@@ -60,7 +59,7 @@ func (p *process) await(ctx context.Context, check func(context.Context) error) 
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := check(attempt)
 		cancel()
 		if err == nil {
@@ -68,7 +67,7 @@ func (p *process) await(ctx context.Context, check func(context.Context) error) 
 		}
 		select {
 		case <-p.exited:
-			return fmt.Errorf("%s exited: %v\n%s", p.name, p.err, p.logTail())
+			return fmt.Errorf("%s exited: %v\n%s", p.name, p.cmd.ProcessState, p.logTail())
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w: %w\n%s", p.name, ctx.Err(), err, p.logTail())
 		case <-ticker.C:
@@ -84,13 +83,11 @@ func (p *process) logTail() string {
 		return err.Error()
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil {
-		_, err = file.Seek(max(0, info.Size()-limit), io.SeekStart)
-		if err != nil {
-			return err.Error()
-		}
+	info, err := file.Stat()
+	if err != nil {
+		return err.Error()
 	}
-	text, err := io.ReadAll(io.LimitReader(file, limit))
+	text, err := io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-limit), limit))
 	if err != nil {
 		return err.Error()
 	}

@@ -43,7 +43,7 @@ func main() {
 
 func dispatch(ctx context.Context, args []string) (code int, err error) {
 	if len(args) == 0 {
-		return 2, errors.New(usage)
+		return wrongUsage()
 	}
 	switch command, rest := args[0], args[1:]; {
 	case command == "build" && len(rest) == 0:
@@ -60,7 +60,12 @@ func dispatch(ctx context.Context, args []string) (code int, err error) {
 		fmt.Print(usage)
 		return 0, nil
 	}
-	return 2, errors.New(usage)
+	return wrongUsage()
+}
+
+func wrongUsage() (int, error) {
+	fmt.Fprint(os.Stderr, usage)
+	return 2, nil
 }
 
 // withCluster runs f beside a new cluster, with the environment that finds it.

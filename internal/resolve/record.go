@@ -189,7 +189,7 @@ func (h *history) refresh(o settings, needed bool, jitter float64) time.Time {
 	case kindGood:
 		d = interval(min(h.ttl, o.maxTTL), o.minTTL, o.maxTTL, jitter)
 	case kindFailed:
-		d = spread(min(minInterval<<min(h.failures-1, 10), maxBackoff), jitter)
+		d = spread(min(minInterval<<min(h.failures-1, 10), maxBackoff), 0.1*jitter)
 	default:
 		ttl := min(h.ttl, o.maxTTL)
 		if needed || h.kind == kindNXDomain {
@@ -202,19 +202,20 @@ func (h *history) refresh(o settings, needed bool, jitter float64) time.Time {
 	return h.at.Add(max(d, minInterval))
 }
 
-// interval is 81 to 90% of the TTL, by jitter from [0, 1), or where that is less than the lower bound up to 10% more
-// than that, and never more than the upper one.
+// interval is 81 to 90% of the TTL, by jitter from [0, 1), or where that is less than the lower bound up to 1% more
+// than that: names whose TTLs are short drift apart all the same, and a change is seen in time. It never exceeds the
+// upper bound.
 func interval(ttl, lower, upper time.Duration, jitter float64) time.Duration {
 	d := time.Duration(0.9 * (1 - 0.1*jitter) * float64(ttl))
 	if d < lower {
-		d = min(spread(lower, jitter), max(lower, upper))
+		d = min(spread(lower, 0.01*jitter), max(lower, upper))
 	}
 	return d
 }
 
-// spread lengthens d by up to 10%.
-func spread(d time.Duration, jitter float64) time.Duration {
-	return d + time.Duration(0.1*jitter*float64(d))
+// spread lengthens d by a share of it.
+func spread(d time.Duration, share float64) time.Duration {
+	return d + time.Duration(share*float64(d))
 }
 
 var jitterSeed = maphash.MakeSeed()

@@ -224,18 +224,19 @@ func TestJitter(t *testing.T) {
 }
 
 func TestInterval(t *testing.T) {
-	for _, c := range []struct{ ttl, lower, upper, atLeast, atMost time.Duration }{
+	for _, c := range []struct{ ttl, lower, upper, atLeast, atMost float64 }{
 		{100, 5, 3600, 81, 90},
 		{7, 5, 3600, 5, 7},
-		{5, 5, 3600, 5, 6},
-		{0, 5, 3600, 5, 6},
+		{5, 5, 3600, 5, 5.05},
+		{0, 5, 3600, 5, 5.05},
 		{0, 5, 5, 5, 5},
-		{30, 60, 3600, 60, 66},
+		{30, 60, 3600, 60, 60.6},
 	} {
 		for _, j := range []float64{0, 0.5, 0.999} {
-			d := interval(c.ttl*time.Second, c.lower*time.Second, c.upper*time.Second, j)
-			if d < c.atLeast*time.Second || d > c.atMost*time.Second {
-				t.Errorf("TTL %d in %d..%d: %v", c.ttl, c.lower, c.upper, d)
+			seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+			d := interval(seconds(c.ttl), seconds(c.lower), seconds(c.upper), j)
+			if d < seconds(c.atLeast) || d > seconds(c.atMost) {
+				t.Errorf("TTL %v in %v..%v: %v", c.ttl, c.lower, c.upper, d)
 			}
 		}
 	}

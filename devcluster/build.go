@@ -149,9 +149,10 @@ func ensure(ctx context.Context, progress io.Writer, version string, names ...st
 // locate tells where the binaries are or would be, and which of the named ones (none: all) are not there.
 func locate(cache, version string, names []string) (paths map[string]string, missing []string) {
 	paths = map[string]string{}
+	dir := binDir(cache, version)
 	for _, p := range products(version) {
 		for name := range p.mains {
-			paths[name] = filepath.Join(binDir(cache, version), name)
+			paths[name] = filepath.Join(dir, name)
 		}
 	}
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {

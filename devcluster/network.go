@@ -86,13 +86,13 @@ func (n *Network) Close() error {
 	return errors.Join(append(errs, runTool("", "ip", "link", "del", bridge))...)
 }
 
-// tuneNetns sets up the calling thread's network namespace: addresses are usable at once, and no neighbour's redirect
-// replaces the routes made here.
+// tuneNetns sets up the calling thread's network namespace: addresses are usable at once and independent of each other, and no
+// neighbour's redirect replaces the routes made here.
 func tuneNetns() error {
 	settings := []string{"ipv6/conf/all/disable_ipv6=0", "ipv6/conf/default/disable_ipv6=0", "ipv6/conf/default/accept_dad=0"}
 	for _, conf := range []string{"all", "default"} {
 		settings = append(settings, "ipv4/conf/"+conf+"/send_redirects=0", "ipv4/conf/"+conf+"/accept_redirects=0",
-			"ipv6/conf/"+conf+"/accept_redirects=0", "ipv6/conf/"+conf+"/accept_ra=0")
+			"ipv4/conf/"+conf+"/promote_secondaries=1", "ipv6/conf/"+conf+"/accept_redirects=0", "ipv6/conf/"+conf+"/accept_ra=0")
 	}
 	return writeSysctls(settings)
 }
@@ -127,31 +127,30 @@ type Namespace struct {
 
 // AddNamespace makes a namespace with the given addresses; see [Namespace.AddAddresses] for what they may be.
 func (n *Network) AddNamespace(name string, addresses ...string) (*Namespace, error) {
-	n.mu.Lock()
-	if n.namespaces[name] != nil {
-		n.mu.Unlock()
-		return nil, fmt.Errorf("devcluster: a namespace %q exists", name)
+	path := filepath.Join(n.dir, "netns", name)
+	reserved, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("devcluster: namespace %s: %w", name, err)
 	}
+	reserved.Close()
+	n.mu.Lock()
 	n.made++
-	ns := &Namespace{name: name, network: n, path: filepath.Join(n.dir, "netns", name), veth: fmt.Sprintf("veth%d", n.made)}
-	n.namespaces[name] = ns
+	ns := &Namespace{name: name, network: n, path: path, veth: fmt.Sprintf("veth%d", n.made)}
 	n.mu.Unlock()
-
-	err := ns.create()
-	if err == nil {
+	if err = ns.create(); err == nil {
 		err = ns.AddAddresses(addresses...)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("devcluster: namespace %s: %w", name, err), ns.Close())
+		return nil, errors.Join(fmt.Errorf("devcluster: namespace %s: %w", name, err), ns.remove())
 	}
+	n.mu.Lock()
+	n.namespaces[name] = ns
+	n.mu.Unlock()
 	return ns, nil
 }
 
 // create makes the namespace from a thread that enters it, pins it to a path, and connects it with the bridge.
 func (ns *Namespace) create() error {
-	if err := os.WriteFile(ns.path, nil, 0o600); err != nil {
-		return err
-	}
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
@@ -213,7 +212,7 @@ func (ns *Namespace) AddAddresses(addresses ...string) error {
 		case link.Contains(addr):
 			fmt.Fprintf(&local, "addr add %s/%d dev eth0 nodad\n", addr, link.Bits())
 			if gateway < 0 {
-				fmt.Fprintf(&local, "route add default via %s dev eth0 src %s\n", router, addr)
+				fmt.Fprintf(&local, "route replace default via %s dev eth0\n", router)
 			}
 			ns.onLink = append(ns.onLink, addr)
 		case gateway < 0:

@@ -110,6 +110,30 @@ func TestAddressMoves(t *testing.T) {
 	}
 }
 
+// TestFirstAddressLeaves keeps a namespace's other addresses, and its way out, when the first one goes.
+func TestFirstAddressLeaves(t *testing.T) {
+	n := openNetwork(t)
+	ns, err := n.AddNamespace("backend", "203.0.113.10", "203.0.113.11", "2001:db8:113::10", "2001:db8:113::11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := n.AddNamespace("client", "203.0.113.20", "2001:db8:113::20", "198.51.100.0/24", "2001:db8:1::/64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, client, ":80")
+	if err := ns.RemoveAddresses("203.0.113.10", "2001:db8:113::10"); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []string{"198.51.100.1:80", "[2001:db8:1::1]:80"} {
+		eventually(t, ns, addr, "client")
+	}
+	serve(t, ns, ":81")
+	for _, addr := range []string{"203.0.113.11:81", "[2001:db8:113::11]:81"} {
+		eventually(t, client, addr, "backend")
+	}
+}
+
 // TestNamespaceUses goes through the other ways into a namespace.
 func TestNamespaceUses(t *testing.T) {
 	n := openNetwork(t)

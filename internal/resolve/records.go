@@ -108,7 +108,10 @@ const maxOwnerHosts = 10_000
 // syncHostsLocked ties a service question to the hosts that may be published; where there are too
 // many, those it knows come first.
 func (e *Engine) syncHostsLocked(q *question, now time.Time) {
-	entries, _ := q.service.visible(q.owner.settings, now)
+	var entries []entry
+	if q.service.standing(sibling{}, q.seedFrom, q.owner.settings, now).serving {
+		entries, _ = q.service.visible(q.owner.settings, now)
+	}
 	wanted := map[string]struct{}{}
 	bound := min(e.options.MaxAddresses, maxOwnerHosts-q.owner.hosts+len(q.hosts))
 	for _, known := range []bool{true, false} {

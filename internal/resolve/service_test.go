@@ -179,6 +179,11 @@ func TestServiceFailures(t *testing.T) {
 				h.dns.set(pool+" SRV", c.reply)
 				h.pass(c.after)
 				h.want(owner1, q, c.want)
+				before := h.dns.count("a.example.com A")
+				h.pass(time.Minute)
+				if asks := h.dns.count("a.example.com A") > before; asks != (c.want.Status == Stale) {
+					t.Errorf("hosts are asked for: %v", asks)
+				}
 			})
 		})
 	}

@@ -4,8 +4,9 @@
 // The way of one datum: wire.go (the one file that knows a DNS library) turns bytes into an answer;
 // exchange.go carries one query to one server; lookup.go asks servers in order and follows aliases;
 // record.go keeps what is known of one name and type, shared by all owners; view.go computes from
-// records, one owner's settings and a time what that owner may publish; owned.go carries that from
-// one moment to the next; engine.go owns the schedule, the workers and the lock.
+// records, one owner's settings and a time what that owner may publish; question.go carries that from
+// one moment to the next. engine.go owns the lock, the schedule and the workers, and records.go ties
+// questions to records.
 package resolve
 
 import (

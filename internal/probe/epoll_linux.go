@@ -79,6 +79,7 @@ const (
 	handshaking
 	talking
 	idle
+	closed
 )
 
 func newNetwork(maxConcurrent int) (network, error) {
@@ -396,11 +397,12 @@ func (p *poller) shut(c *conn) {
 	if c.phase == idle {
 		p.unkeep(c)
 	}
-	if c.tls != nil && c.phase >= talking && !c.closing {
+	if c.tls != nil && c.phase != handshaking && !c.closing {
 		_ = c.tls.CloseWrite() // a courtesy
 	}
 	p.conns[c.socket.fd] = nil
 	c.socket.reset(c.phase != connecting)
+	c.phase = closed
 }
 
 type stream interface {

@@ -21,8 +21,12 @@ type dialer struct {
 	events events
 }
 
-// conn is what cancels a probe.
-type conn struct{ cancel context.CancelFunc }
+// conn is what ends a probe.
+type conn struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+	result outcome // once it has ended
+}
 
 // fileLimit returns how many files this process may have open, as far as the engine is concerned.
 func fileLimit() int { return 8192 }
@@ -38,14 +42,16 @@ func (d *dialer) wake() {
 
 func (d *dialer) start(a *attempt) {
 	ctx, cancel := context.WithCancel(context.Background())
-	a.conn = &conn{cancel}
+	c := &conn{cancel: cancel, ended: make(chan struct{})}
+	a.conn = c
 	d.group.Go(func() {
 		defer cancel()
-		o := converse(ctx, a.handler, a.endpoint)
+		c.result = converse(ctx, a.handler, a.endpoint)
+		close(c.ended)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if ctx.Err() == nil {
-			a.outcome = o
+			a.outcome = c.result
 			d.events.ended = append(d.events.ended, a)
 			d.wake()
 		}
@@ -54,7 +60,11 @@ func (d *dialer) start(a *attempt) {
 
 func (d *dialer) expire(a *attempt) outcome {
 	d.cancel(a)
-	return failed(ReasonTimeout)
+	<-a.conn.ended
+	if a.conn.result.result == unknown {
+		return failed(ReasonTimeout)
+	}
+	return a.conn.result
 }
 
 func (d *dialer) cancel(a *attempt) {
@@ -97,7 +107,7 @@ func converse(ctx context.Context, h *handler, e Endpoint) outcome {
 	defer context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })()
 	if h.tls != nil {
 		session := tls.Client(connection, h.tlsFor(e))
-		if err := session.HandshakeContext(ctx); err != nil {
+		if err := session.Handshake(); err != nil {
 			return handshakeOutcome(err)
 		}
 		connection = session

@@ -1,0 +1,350 @@
+//go:build !portable
+
+package probe
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const okResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+// counting answers the HTTP requests of each connection with answer, and reports the number of the connection for each.
+// answer gets the numbers of the connection and of the request on it, both from 1, and reports whether to go on.
+func counting(answer func(c net.Conn, connection, request int) bool) (handle func(net.Conn), probes <-chan int) {
+	reports, accepted := make(chan int, 10000), make(chan int, 1)
+	accepted <- 0
+	return func(c net.Conn) {
+		connection := <-accepted + 1
+		accepted <- connection
+		r := bufio.NewReader(c)
+		for request := 1; ; request++ {
+			for line := ""; line != "\r\n"; {
+				var err error
+				if line, err = r.ReadString('\n'); err != nil {
+					return
+				}
+			}
+			reports <- connection
+			if !answer(c, connection, request) {
+				return
+			}
+		}
+	}, reports
+}
+
+func answersAlways(c net.Conn, _, _ int) bool {
+	_, err := io.WriteString(c, okResponse)
+	return err == nil
+}
+
+// first returns over which connections the first n probes went, in their order.
+func first(n int, probes <-chan int) []int {
+	connections := make([]int, n)
+	for i := range connections {
+		connections[i] = <-probes
+	}
+	return connections
+}
+
+func TestConnectionsAreKeptForTenProbes(t *testing.T) {
+	root := newCertificates(t)
+	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
+	for _, over := range []*TLS{nil, {RootCAs: root.pool()}} {
+		t.Run(fmt.Sprintf("TLS %v", over != nil), func(t *testing.T) {
+			handle, probes := counting(answersAlways)
+			listener := local(t)
+			if over != nil {
+				listener = tls.NewListener(listener, config)
+			}
+			addr := serve(t, listener, handle)
+			e, _ := running(t, Options{})
+			e.Sync(owner1, quick(Check{HTTP: &HTTPGet{}, TLS: over}), []Endpoint{at(addr)})
+			for i, connection := range first(25, probes) {
+				if want := 1 + i/maxUses; connection != want {
+					t.Errorf("probe %d goes over connection %d, want %d", i, connection, want)
+				}
+			}
+		})
+	}
+}
+
+func TestGRPCConnectionsAreKept(t *testing.T) {
+	server, inner := grpc.NewServer(), local(t)
+	listener := &countingListener{Listener: inner}
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+
+	asked := make(chan struct{}, 100)
+	e, _ := running(t, Options{Permit: func(types.NamespacedName, netip.AddrPort) error {
+		asked <- struct{}{}
+		return nil
+	}})
+	e.Sync(owner1, quick(Check{GRPC: &GRPC{}}), []Endpoint{at(inner.Addr())})
+	for range 31 {
+		<-asked
+	}
+	if n := listener.n.Load(); n > 4 {
+		t.Errorf("31 probes over %d connections", n)
+	}
+	if got := e.Snapshot(owner1)[at(inner.Addr()).ID]; got != healthy {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFreshDialAfterAFailure(t *testing.T) {
+	handle, probes := counting(func(c net.Conn, connection, request int) bool {
+		text := okResponse
+		if request == 3 {
+			text = "HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno"
+		}
+		_, err := io.WriteString(c, text)
+		return err == nil
+	})
+	addr := serve(t, local(t), handle)
+	e, _ := running(t, Options{})
+	e.Sync(owner1, quick(Check{HTTP: &HTTPGet{}}), []Endpoint{at(addr)})
+	for i, connection := range first(12, probes) {
+		if want := 1 + i/3; connection != want {
+			t.Errorf("probe %d goes over connection %d, want %d", i, connection, want)
+		}
+	}
+}
+
+// TestClosedConnectionsAreHints lets a server die with a kept connection: long before the next regular probe its death is
+// known.
+func TestClosedConnectionsAreHints(t *testing.T) {
+	for name, end := range map[string]func(net.Conn){"close": closes, "reset": reset} {
+		t.Run(name, func(t *testing.T) {
+			listener := local(t)
+			kept := make(chan net.Conn, 1)
+			handle, _ := counting(func(c net.Conn, _, _ int) bool {
+				kept <- c
+				return answersAlways(c, 0, 0)
+			})
+			addr := serve(t, listener, handle)
+			e, notified := running(t, Options{})
+			check := quick(Check{HTTP: &HTTPGet{}})
+			check.Period, check.FailureThreshold = 59*sec, 3
+			endpoint := at(addr)
+			endpoint.ID = lateID()
+			e.Sync(owner1, check, []Endpoint{endpoint})
+			<-notified
+			_ = listener.Close()
+			end(<-kept)
+			<-notified
+			if got := e.Snapshot(owner1)[endpoint.ID]; got != unhealthy(ReasonConnectionRefused) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// TestNoneKeptForWhoClosesThem has a server that closes every connection once it is idle: the second such close is the
+// last.
+func TestNoneKeptForWhoClosesThem(t *testing.T) {
+	e, notified := running(t, Options{})
+	idle := make(chan net.Conn, 10)
+	handle, probes := counting(func(c net.Conn, connection, request int) bool {
+		defer func() { idle <- c }()
+		return answersAlways(c, connection, request)
+	})
+	endpoint := at(serve(t, local(t), handle))
+	endpoint.ID = lateID()
+	check := quick(Check{HTTP: &HTTPGet{}})
+	check.Period = 59 * sec
+	e.Sync(owner1, check, []Endpoint{endpoint})
+	<-notified
+	for range 3 { // the first one, and two hints
+		c := <-idle
+		for e.machineOf(endpoint).inFlight > 0 {
+			runtime.Gosched()
+		}
+		_ = c.Close()
+	}
+	if connections := first(3, probes); connections[2] != 3 {
+		t.Errorf("the probes go over connections %v", connections)
+	}
+	e.mu.Lock()
+	next := e.due.next() - e.now()
+	e.mu.Unlock()
+	if next < 10*sec || len(probes) > 0 {
+		t.Errorf("the next probe comes in %v", next)
+	}
+	if got := e.Snapshot(owner1)[endpoint.ID]; got != healthy {
+		t.Errorf("%+v", got)
+	}
+}
+
+// lateID returns an ID whose first regular probe, with a period of 59 s, comes late in an engine's life.
+func lateID() ID {
+	for i := 0; ; i++ {
+		id := ID{Target: fmt.Sprint(i)}
+		if slot(epochOffset, 59*sec, phaseOf(owner1, id)) > epochOffset+50*sec {
+			return id
+		}
+	}
+}
+
+// TestStaleConnectionsAreNoFailures has a server that closes a kept connection as soon as it is used again.
+func TestStaleConnectionsAreNoFailures(t *testing.T) {
+	handle, probes := counting(func(c net.Conn, connection, request int) bool {
+		if request == 2 {
+			if connection%2 == 0 {
+				reset(c)
+			}
+			return false
+		}
+		return answersAlways(c, 0, 0)
+	})
+	addr := serve(t, local(t), handle)
+	e, notified := running(t, Options{})
+	e.Sync(owner1, quick(Check{HTTP: &HTTPGet{}}), []Endpoint{at(addr)})
+	<-notified
+	first(20, probes)
+	if got := e.Snapshot(owner1)[at(addr).ID]; got != healthy {
+		t.Errorf("%+v", got)
+	}
+	if len(notified) != 0 {
+		t.Error("its state has changed meanwhile")
+	}
+}
+
+func TestALackOfFilesIsUnknown(t *testing.T) {
+	addr := serve(t, local(t), hang)
+	asked := make(chan struct{}, 100)
+	e, notified := running(t, Options{Permit: func(types.NamespacedName, netip.AddrPort) error {
+		asked <- struct{}{}
+		return nil
+	}})
+	e.Sync(owner1, quick(Check{TCP: &TCPSocket{}}), []Endpoint{at(addr)})
+	<-notified
+
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 + len(asked) {
+		<-asked
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.Snapshot(owner1)[at(addr).ID]; got != healthy || len(notified) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestNothingLeaks ends an engine with probes in every phase, and looks for what stays behind.
+func TestNothingLeaks(t *testing.T) {
+	root := newCertificates(t)
+	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
+	secure, probes := counting(answersAlways)
+	plain, morePlain := counting(answersAlways)
+	addresses := map[string]net.Addr{
+		"connect": serve(t, local(t), hang), "silent": serve(t, local(t), hang), "full": fullBacklog(t),
+		"plain": serve(t, local(t), plain), "secure": serve(t, tls.NewListener(local(t), config), secure),
+	}
+	checks := map[string]Check{
+		"connect": {TCP: &TCPSocket{}}, "silent": {TCP: &TCPSocket{}, TLS: &TLS{}}, "full": {TCP: &TCPSocket{}},
+		"plain": {HTTP: &HTTPGet{}}, "secure": {HTTP: &HTTPGet{}, TLS: &TLS{RootCAs: root.pool()}},
+	}
+	files, goroutines := openSockets(t), runtime.NumGoroutine()
+	e := New(Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- e.Start(ctx) }()
+	for name, check := range checks {
+		e.Sync(types.NamespacedName{Name: name}, quick(check), []Endpoint{at(addresses[name])})
+	}
+	first(15, probes)
+	first(15, morePlain)
+	e.Forget(types.NamespacedName{Name: "plain"})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if len(e.due.items) == 0 {
+		t.Error("nothing was scheduled")
+	}
+
+	// The servers' ends go as soon as they see that ours have.
+	for openSockets(t) > files || runtime.NumGoroutine() > goroutines {
+		runtime.Gosched()
+	}
+	for name, addr := range addresses {
+		if n := timeWaits(t, addr.(*net.TCPAddr).Port); n != 0 {
+			t.Errorf("%s: %d connections in TIME_WAIT", name, n)
+		}
+	}
+}
+
+// openSockets counts this process's sockets, and what an engine has besides.
+func openSockets(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, entry := range entries {
+		to, err := os.Readlink("/proc/self/fd/" + entry.Name())
+		if err == nil && (strings.HasPrefix(to, "socket:") || strings.HasPrefix(to, "anon_inode:")) {
+			n++
+		}
+	}
+	return n
+}
+
+// timeWaits counts the connections of port in TIME_WAIT.
+func timeWaits(t *testing.T, port int) int {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		mine := fmt.Sprintf(":%04X", port)
+		if len(fields) > 3 && (strings.HasSuffix(fields[1], mine) || strings.HasSuffix(fields[2], mine)) && fields[3] == "06" {
+			n++
+		}
+	}
+	return n
+}
+
+// countingListener counts what it accepts.
+type countingListener struct {
+	net.Listener
+	n atomic.Int32
+}
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.n.Add(1)
+	}
+	return c, err
+}

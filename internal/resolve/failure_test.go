@@ -323,6 +323,15 @@ func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
 			h.want(owner1, db, current("192.0.2.1"))
 		})
 	})
+	t.Run("given twice", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db, again := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.1"), seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.2")
+			again.Seed[0].Port = 5432 // a name's addresses have none
+			again.Seed = append(again.Seed, Addr{})
+			h.Sync(owner1, defaultConfig(), []Wanted{db, again})
+			h.want(owner1, db, Answer{Status: Pending, Addrs: addrs("192.0.2.1", "192.0.2.2")})
+		})
+	})
 	t.Run("one owner's seed is not another's", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
 			mine, theirs := seeded(name("db.example.com", IPv4), "192.0.2.1"), name("db.example.com", IPv4)

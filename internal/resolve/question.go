@@ -49,8 +49,16 @@ func (q *question) reseed(addrs []Addr, expiry time.Time) {
 }
 
 func (q *question) addSeeds(addrs []Addr) {
+	known := units{}
+	for _, s := range q.seeds {
+		known.add(s.Addr)
+	}
 	for _, a := range addrs {
-		if q.Families&(1<<familyOf(a.IP)) != 0 && len(q.seeds) < maxKept {
+		if !q.SRV {
+			a.Port, a.Rank = 0, 0
+		}
+		if a.IP.IsValid() && q.Families&(1<<familyOf(a.IP)) != 0 && !known.has(a) && len(q.seeds) < maxKept {
+			known.add(a)
 			q.seeds = append(q.seeds, seed{Addr: a})
 		}
 	}
@@ -152,7 +160,7 @@ func (q *question) withSeeds(v *view, now time.Time) []Addr {
 // withGap adds what was published before while the hosts of a service's new answer are not known:
 // an answer that replaces all hosts must not leave a hole.
 func (q *question) withGap(v *view, addrs []Addr, now time.Time) []Addr {
-	q.settled = q.settled || v.family[0].settled
+	q.settled = q.settled || q.SRV && v.family[0].settled
 	if !q.settled || !v.gap {
 		q.gapFrom = time.Time{}
 		return addrs
@@ -198,10 +206,14 @@ type units map[Addr]struct{}
 func unitsOf(addrs []Addr) units {
 	u := make(units, len(addrs))
 	for _, a := range addrs {
-		a.Rank = 0
-		u[a] = struct{}{}
+		u.add(a)
 	}
 	return u
+}
+
+func (u units) add(a Addr) {
+	a.Rank = 0
+	u[a] = struct{}{}
 }
 
 func (u units) has(a Addr) bool {

@@ -1,9 +1,11 @@
 package dataplane
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/external-backend/operator/test/harness"
 	"github.com/external-backend/operator/test/harness/lab"
@@ -84,9 +86,19 @@ spec:
 				wantAnswers(h, tc.network, addr, p.a, p.b)
 			}
 
+			var moved []func()
+			if tc.network == "udp" {
+				for _, addr := range addrs {
+					moved = append(moved, flow(h, addr, p.b, p.a))
+				}
+			}
+
 			p.sicken(true)
 			h.WaitStates(tc.name, with(all(harness.Unhealthy, at...), all(harness.Healthy, left...)))
 			h.WaitRoutes(tc.name, left...)
+			for _, wait := range moved {
+				wait()
+			}
 			before := p.sb.Requests()
 			for _, addr := range addrs {
 				wantAnswers(h, tc.network, addr, p.a)
@@ -161,4 +173,45 @@ spec:
 			h.WaitEvent(tc.name, "EndpointHealthy")
 		})
 	}
+}
+
+// flow opens a UDP flow that goes to one machine, and returns how to wait until it goes to the other: kube-proxy moves flows when it has changed its
+// rules, and until then a new flow may be taken for an old one with the same port.
+func flow(h *harness.Test, addr string, from, to *lab.Machine) (waitMoved func()) {
+	h.T.Helper()
+	for range enough {
+		conn, err := h.Node().Dial(h.T.Context(), "udp", addr)
+		if err != nil {
+			h.T.Fatal(err)
+		}
+		h.T.Cleanup(func() { conn.Close() })
+		who := func() string {
+			packet := make([]byte, 256)
+			if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+				h.T.Fatal(err)
+			}
+			if _, err := conn.Write([]byte("who is there")); err != nil {
+				return err.Error()
+			}
+			n, err := conn.Read(packet)
+			if err != nil {
+				return err.Error()
+			}
+			return string(packet[:n])
+		}
+		if who() != from.Name() {
+			continue
+		}
+		return func() {
+			h.T.Helper()
+			h.Eventually("a UDP flow to move to "+to.Name(), func() error {
+				if is := who(); is != to.Name() {
+					return fmt.Errorf("it is at %s", is)
+				}
+				return nil
+			})
+		}
+	}
+	h.T.Fatalf("no flow to %s leads to %s", addr, from.Name())
+	return nil
 }

@@ -36,7 +36,8 @@ spec:
 	}
 	apply("Active")
 	waitNames(h, "web", map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)})
-	wantAnswers(h, "http", domain(h, "web")+":8080", p.a, p.b)
+	wantAnswers(h, "http", "a6."+domain(h, "web")+":8080", p.a)
+	wantAnswers(h, "http", "b4."+domain(h, "web")+":8080", p.b)
 
 	p.sicken(true)
 	onlyA := map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080)}
@@ -145,7 +146,7 @@ spec:
 	h.WaitReady("web")
 	waitNames(h, "web", map[string]netip.AddrPort{"a": a, "b": b})
 	h.WaitRoutes("web") // kube-proxy has nothing to do with it
-	wantAnswers(h, "http", domain(h, "web")+":8080", p.a, p.b)
+	wantAnswers(h, "http", "b."+domain(h, "web")+":8080", p.b)
 	h.WaitEvent("web", "HeadlessChanged")
 
 	apply("ClusterIP")

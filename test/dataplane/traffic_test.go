@@ -209,7 +209,7 @@ spec:
 func probed(h *harness.Test, servers ...*lab.Server) {
 	h.T.Helper()
 	for _, s := range servers {
-		until := s.Checks() + 6 // three rounds over two addresses
+		until := s.Checks() + 4 // two rounds over two addresses
 		h.Eventually("further checks", func() error {
 			if n := s.Checks(); n < until {
 				return fmt.Errorf("%d of %d came", n, until)

@@ -112,6 +112,11 @@ func (l *Lab) install(ctx context.Context) (err error) {
 	if _, err := l.Kubectl(ctx, "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"); err != nil {
 		return err
 	}
+	// The garbage collector looks for new kinds twice a minute, and when it starts.
+	l.StopComponent(devcluster.ControllerManager)
+	if err := l.StartComponent(ctx, devcluster.ControllerManager); err != nil {
+		return err
+	}
 	l.kubeconfig, err = l.ServiceAccountKubeconfig(ctx, SystemNamespace, serviceAccount)
 	return err
 }

@@ -120,7 +120,7 @@ func (gs *grouping) lookup(family discoveryv1.AddressType, ports []Port) int32 {
 		i = int32(len(gs.list))
 		key := string(gs.key)
 		gs.byKey[key] = i
-		gs.list = append(gs.list, &group{family: family, ports: slices.Clone(ports), key: key})
+		gs.list = append(gs.list, &group{family: family, key: key})
 	}
 	return i
 }
@@ -147,7 +147,7 @@ func identical(a, b []Port) bool {
 }
 
 // groups sorts what is wanted and what exists into groups.
-func (p *planner) groups(existing []*discoveryv1.EndpointSlice) []*group {
+func (p *planner) groups() []*group {
 	gs := grouping{byKey: map[string]int32{}}
 	of := make([]int32, len(p.desired))
 	var counts []int
@@ -170,9 +170,9 @@ func (p *planner) groups(existing []*discoveryv1.EndpointSlice) []*group {
 			gs.list[g].wanted = append(gs.list[g].wanted, int32(i))
 		}
 	}
-	slots := make([]slot, len(existing))
+	slots := make([]slot, len(p.existing))
 	var ports []Port
-	for i, s := range existing {
+	for i, s := range p.existing {
 		ports = portsOf(s, ports[:0])
 		g := gs.list[gs.lookup(s.AddressType, ports)]
 		slots[i] = slot{slice: s, leaving: s.DeletionTimestamp != nil}

@@ -144,16 +144,15 @@ func (p *planner) place(g *group) {
 	further := (max(0, len(g.added)-room) + limit - 1) / limit
 
 	rest := p.fill(emptied, g.added)
-	byRoom := func(a, b *slot) int { return a.size - b.size }
 	byTarget := func(zone, target string, s *slot) int {
 		return cmp.Or(strings.Compare(zone, s.zone), strings.Compare(target, s.target))
 	}
 	byZone := func(zone, _ string, s *slot) int { return strings.Compare(zone, s.zone) }
 	for _, home := range []func(zone, target string, s *slot) int{byTarget, byZone} {
-		slices.SortStableFunc(open, func(a, b *slot) int { return cmp.Or(home(a.zone, a.target, b), byRoom(a, b)) })
+		slices.SortStableFunc(open, func(a, b *slot) int { return cmp.Or(home(a.zone, a.target, b), b.size-a.size) })
 		rest = p.fillHome(open, rest, home)
 	}
-	slices.SortStableFunc(open, byRoom)
+	slices.SortStableFunc(open, func(a, b *slot) int { return a.size - b.size })
 	must := max(0, len(rest)-further*limit)
 	p.fill(open, rest[:must])
 	p.cut(g, rest[must:], further)

@@ -12,15 +12,15 @@ import (
 
 // render turns the slots that are written into writes.
 func (p *planner) render(g *group) {
-	if len(g.wanted) > 0 {
-		g.ports = sortedPorts(p.desired[g.wanted[0]].Ports)
-	}
 	namer := namer{planner: p, group: g}
 	for _, s := range g.slots {
 		switch {
 		case !s.written:
-		case s.size == 0 && s.slice == nil:
-		case s.size == 0 && !s.leaving:
+		case s.leaving:
+			bare := s.slice.DeepCopy()
+			bare.Endpoints = []discoveryv1.Endpoint{}
+			p.update = append(p.update, bare)
+		case s.size == 0:
 			p.delete = append(p.delete, s.slice)
 		case s.slice == nil:
 			p.create = append(p.create, p.build(g, s, metav1.ObjectMeta{Name: namer.next(), Namespace: p.template.Namespace}))
@@ -35,7 +35,7 @@ func (p *planner) render(g *group) {
 // build returns the slice that publishes the members of s. It shares no memory with the slice that it replaces.
 func (p *planner) build(g *group, s *slot, meta metav1.ObjectMeta) *discoveryv1.EndpointSlice {
 	p.sortByFate(s.members)
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: g.family, Ports: endpointPorts(g.ports), Endpoints: p.endpoints(s.members)}
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: g.family, Ports: endpointPorts(sortedPorts(p.desired[s.members[0]].Ports)), Endpoints: p.endpoints(s.members)}
 	if s.slice != nil {
 		slice.TypeMeta = s.slice.TypeMeta
 	}

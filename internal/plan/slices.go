@@ -43,7 +43,7 @@ const (
 // receiver, so a receiver of two would have to be written twice, and W* + 1 and 2 x ideal + 1 could not both be kept.
 func Slices(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) SliceChanges {
 	p := newPlanner(t, desired, existing)
-	for _, g := range p.groups(existing) {
+	for _, g := range p.groups() {
 		p.match(g)
 		p.place(g)
 		p.fold(g)
@@ -98,7 +98,6 @@ type planner struct {
 // group is the slices of one address family and list of ports.
 type group struct {
 	family discoveryv1.AddressType
-	ports  []Port // sorted
 	key    string
 	wanted []int32 // into desired
 	slots  []*slot
@@ -124,13 +123,6 @@ type slot struct {
 }
 
 func (s *slot) light(limit int) bool { return s.size > 0 && 2*s.size <= limit }
-
-func (s *slot) name() string {
-	if s.slice == nil {
-		return ""
-	}
-	return s.slice.Name
-}
 
 func newPlanner(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) *planner {
 	t.Max = min(max(t.Max, 1), maxPerSlice)

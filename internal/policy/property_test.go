@@ -173,7 +173,7 @@ func checkDecisions(t *testing.T, w world, seen map[Decision]bool) {
 
 func TestDecisionsAreThoseOfTheModel(t *testing.T) {
 	seen := map[Decision]bool{}
-	for seed := range uint64(600) {
+	for seed := range uint64(400) {
 		checkDecisions(t, newWorld(seed), seen)
 	}
 	// Draws that never reach a case would prove nothing about it.
@@ -226,7 +226,7 @@ func TestClassifierIsTheModelOverManyAddresses(t *testing.T) {
 	w := newWorld(2)
 	s, _ := Compile(Input{ClusterRanges: clusterOfTheFuzz})
 	naming := func(netip.Addr) set { return s.nothing }
-	for range 10_000 {
+	for range 5_000 {
 		a := w.addr()
 		if got, want := s.reach(a, naming, s.nothing).kind, modelKind(a, clusterOfTheFuzz); got != want {
 			t.Fatalf("%s is %q, want %q", a, got, want)
@@ -236,7 +236,7 @@ func TestClassifierIsTheModelOverManyAddresses(t *testing.T) {
 
 // A further rule in a policy that selects already never refuses what was allowed.
 func TestAnotherRuleNeverRefuses(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(700) {
 		w := newWorld(seed)
 		before := w.input()
 		before.Policies = append(before.Policies, w.policy(v1alpha1.PolicyModeEnforce))
@@ -257,7 +257,7 @@ func TestAnotherRuleNeverRefuses(t *testing.T) {
 
 // Policies in mode Audit never change what is allowed, kept or why it is refused.
 func TestAuditNeverChangesWhatIsAllowed(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(700) {
 		w := newWorld(seed)
 		with := w.input()
 		with.Policies = append(with.Policies, w.policy(v1alpha1.PolicyModeAudit))
@@ -282,7 +282,7 @@ func TestAuditNeverChangesWhatIsAllowed(t *testing.T) {
 
 // WouldDeny foretells what switching every Audit policy to Enforce does.
 func TestWouldDenyForetellsEnforce(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(700) {
 		w := newWorld(seed)
 		in := w.input()
 		switched := in
@@ -304,7 +304,7 @@ func TestWouldDenyForetellsEnforce(t *testing.T) {
 
 // What Lookup refuses, Target refuses for every address.
 func TestLookupRefusesOnlyTheHopeless(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(700) {
 		w := newWorld(seed)
 		s, _ := Compile(w.input())
 		for range 20 {
@@ -318,7 +318,7 @@ func TestLookupRefusesOnlyTheHopeless(t *testing.T) {
 
 // The order of policies, rules and ranges decides nothing, and nothing is written to.
 func TestOrderDecidesNothingAndInputsStay(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(300) {
 		w := newWorld(seed)
 		in := w.input()
 		reversed := w.input()

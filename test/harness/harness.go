@@ -158,7 +158,13 @@ func (h *Test) Key(name string) client.ObjectKey {
 // Eventually looks until check is content, and fails with what it said last.
 func (h *Test) Eventually(what string, check func() error) {
 	h.T.Helper()
-	deadline := time.Now().Add(Patience)
+	h.Within(Patience, what, check)
+}
+
+// Within is Eventually with a patience of its own, for what by contract may take longer.
+func (h *Test) Within(patience time.Duration, what string, check func() error) {
+	h.T.Helper()
+	deadline := time.Now().Add(patience)
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
@@ -167,7 +173,7 @@ func (h *Test) Eventually(what string, check func() error) {
 			return
 		}
 		if time.Now().After(deadline) {
-			h.T.Fatalf("waited %v for: %s; at last: %v", Patience, what, err)
+			h.T.Fatalf("waited %v for: %s; at last: %v", patience, what, err)
 		}
 		<-ticker.C
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// fold empties light slices into others: steps 4 and 5 of Slices.
+// fold empties light slices into others: steps 4 and 5 of the package comment.
 func (p *planner) fold(g *group) {
 	anyone := func(*slot) bool { return true }
 	written := func(s *slot) bool { return s.written }

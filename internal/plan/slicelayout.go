@@ -122,7 +122,7 @@ func (s *slot) put(list []int32) {
 	}
 }
 
-// place gives every addition a slice: steps 2 and 3 of Slices.
+// place gives every addition a slice: steps 2 and 3 of the package comment.
 func (p *planner) place(g *group) {
 	if len(g.added) == 0 {
 		return

@@ -1,3 +1,32 @@
+// Package plan decides what an ExternalBackend publishes, and which writes lead there: specs, observations and existing objects come in, objects and changes go out.
+// It knows no clock, no client and no goroutine.
+//
+// # The fewest writes
+//
+// Every write of an EndpointSlice goes to every node of the cluster, and its endpoints can only be written all at once. A group is an address family and a list of ports; a
+// slice belongs to one group. Within a group of n endpoints, B to a slice, ideal = ceil(n/B), [Slices]
+//
+//  1. matches what is published with what is wanted. The k slices that hold something to be removed or changed have to be written, whatever the layout;
+//  2. places the A additions: into emptied slices, then where their target or their zone is at home among the k, then as many elsewhere among the
+//     k as would not fit into ceil(max(0, A-F)/B) further slices, F being the room in the k;
+//  3. cuts the rest, in the order of their fate, into just that many pieces. A piece goes into an untouched slice that has room for all of it, else it becomes a slice;
+//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into another one that is written anyway, and is deleted instead of being written;
+//  5. folds one untouched light slice more where otherwise over two light ones would remain.
+//
+// Writes. Every one of the k is written or deleted, once, by 1 and 4; 3 touches ceil(max(0, A-F)/B) others, and fewer would not hold the additions: that is W*, and
+// without 5 it is the price. 5 costs one deletion more: its receiver is being written already.
+//
+// Slices. Two light slices fit into one, so 4 leaves at most one light slice among those that were there and are written; the pieces waste less than B places together,
+// so at most one new slice is light, and 4 folds the former into it. So at most one light slice is written. With the two that the plan before left there are three, and 5
+// makes them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light ones there are at most h + 2 <= 2 x ideal + 1. Where the
+// bound is broken all the same (the cap was raised, slices were edited by hand), folding goes on, at its price, until two light ones are left.
+//
+// Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last, and out of a slice that holds more than B (the cap was lowered), which is
+// written after all that gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints count as published in the slice with most of
+// them. A slice whose endpoints change their conditions is no donor while others are to be had, so that a moved endpoint says the same in both slices. It
+// becomes one only where three light slices or more, with changes in all of them, would remain. Keeping even those apart has no solution: with k slices of which all are
+// light and changed, k - s deletions leave s slices, and each of the s is written before each deletion of a slice that it takes in, so within k + 1 writes only one
+// slice could take in more than one other, and about k/2 would be left.
 package plan
 
 import (
@@ -12,35 +41,13 @@ import (
 const (
 	// maxPerSlice is the API server's own limit of endpoints in one slice.
 	maxPerSlice = 1000
-	// maxLight is how many slices of a group may rest at most half full; see Slices.
+	// maxLight is how many slices of a group may rest light.
 	maxLight = 2
 )
 
-// Slices plans the writes that turn existing, all slices of one ExternalBackend, into slices that publish desired and nothing else. No ip:port may be
-// twice in desired; its order is of no account, nor is that of existing. Addresses that no slice can hold (invalid, IPv4-mapped, with an IPv6 zone) are left out.
-//
-// A group is an address family and a list of ports, and a slice belongs to one group. Within a group of n endpoints, B to a slice, ideal = ceil(n/B), each plan
-//
-//  1. matches what is published with what is wanted. The k slices that hold something to be removed or changed have to be written, whatever the layout;
-//  2. places the A additions: into emptied slices, then where their target or their zone is at home among the k, then as many elsewhere among the
-//     k as would not fit into ceil(max(0, A-F)/B) further slices, F being the room in the k;
-//  3. cuts the rest, in the order of their fate, into just that many pieces. A piece goes into a slice so far untouched that has room for all of it, else it becomes a slice;
-//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into another one that is written anyway, and is deleted instead of being written;
-//  5. folds one untouched light slice more where otherwise over two light ones would remain.
-//
-// Writes. Every one of the k is written or deleted, once, by 1 and 4; 3 touches ceil(max(0, A-F)/B) others, and fewer would not hold the additions: that is W*, and without 5
-// it is the price. 5 costs one deletion more: its receiver is being written already.
-//
-// Slices. Two light slices fit into one, so 4 leaves at most one light slice among those that were there and are written; pieces waste less than B places together,
-// so at most one new slice is light, and 4 folds the former into it. So at most one light slice is written. With the two that the plan before left there are three, and 5
-// makes them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light ones there are at most h + 2 <= 2 x ideal + 1. Where the
-// bound is broken all the same (the cap was raised, slices were edited by hand), folding goes on, at its price, until two light ones are left.
-//
-// Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last, and out of a slice that holds more than B (the cap was lowered), which is
-// written after all that gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints count as published in the
-// slice with most of them. A slice whose endpoints change their conditions is no donor while others are to be had, so that a moved endpoint says the same in both
-// slices. It becomes one only where over two light slices, all of them changed, would remain: deleting one takes a write right after that of its
-// receiver, so a receiver of two would have to be written twice, and W* + 1 and 2 x ideal + 1 could not both be kept.
+// Slices plans the writes that turn existing, all slices of one ExternalBackend, into slices that publish desired and nothing else; the package comment says how. No ip:port
+// may be twice in desired; its order is of no account, nor is that of existing, and neither is changed. Addresses that no slice can hold (invalid, IPv4-mapped, with
+// an IPv6 zone) are left out.
 func Slices(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) SliceChanges {
 	p := newPlanner(t, desired, existing)
 	for _, g := range p.groups() {

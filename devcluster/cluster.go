@@ -178,7 +178,7 @@ func (c *Cluster) writeConfiguration() error {
 			return err
 		}
 	}
-	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil { //nolint:gosec // everybody resolves names
+	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil { // everybody resolves names
 		return err
 	}
 	// The proxy has the rights kube-proxy has everywhere; the others' own roles come with set-ups that are not ours.

@@ -94,7 +94,7 @@ const (
 	refused  = 5
 )
 
-// bench runs an engine inside a synctest bubble.
+// harness is an engine inside a synctest bubble.
 type harness struct {
 	*testing.T
 	*Engine

@@ -76,6 +76,7 @@ type Tally struct {
 	Sent, Failed int
 	Answers      map[string]int // by machine
 	Failures     []Failure      // the first few
+	LastFailure  time.Time      // when the latest that failed was sent; zero: none did
 }
 
 // Failure is a request that was not answered.
@@ -96,6 +97,9 @@ func (t *Tally) add(at time.Time, answer string, err error) {
 		return
 	}
 	t.Failed++
+	if at.After(t.LastFailure) {
+		t.LastFailure = at
+	}
 	if len(t.Failures) < maxFailures {
 		t.Failures = append(t.Failures, Failure{at, err})
 	}

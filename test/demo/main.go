@@ -1,0 +1,175 @@
+// Command demo shows traffic following health: it starts a development cluster, runs the real manager beside it, puts three real backends into network
+// namespaces of their own, sends requests to their Service through kube-proxy, and breaks the backends one after the other.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/external-backend/operator/devcluster"
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+const (
+	usualLength = 45 * time.Second
+	leastLength = 20 * time.Second
+	namespace   = "default"
+	name        = "web"
+	port        = 8080
+
+	// interval of the requests, and how long each may take.
+	interval = 20 * time.Millisecond
+	timeout  = time.Second
+)
+
+// sample is what is applied; its arguments are the backends' addresses.
+const sample = `apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata:
+  name: web
+spec:
+  ports:
+  - {name: http, port: 80, targetPort: 8080}
+  targets:
+  - {name: web-1, address: %s}
+  - {name: web-2, address: %s}
+  - {name: web-3, address: %s}
+  healthCheck:
+    httpGet: {path: /healthz}
+    periodSeconds: 1
+    timeoutSeconds: 1
+    failureThreshold: 3
+    confirmPeriodMilliseconds: 200
+`
+
+func main() {
+	length, err := lengthOf(os.Getenv("DEMO_FOR"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	if devcluster.Nsenter() == "" { // still outside
+		fmt.Println("What is missing is built first; from nothing that takes some ten minutes on two cores, and then never again.")
+		end(ctx, lab.Prepare(ctx, os.Stdout, false))
+		stop()
+	}
+	devcluster.Enter()
+	end(ctx, run(ctx, length))
+	stop()
+}
+
+// end ends the program where err says so; a Ctrl-C is a good end.
+func end(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		os.Exit(0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func lengthOf(text string) (time.Duration, error) {
+	if text == "" {
+		return usualLength, nil
+	}
+	length, err := time.ParseDuration(text)
+	if err != nil || length < leastLength {
+		return 0, fmt.Errorf("DEMO_FOR=%s must be a duration of at least %v, such as 1m", text, leastLength)
+	}
+	return length, nil
+}
+
+// run is all that happens inside of the namespaces.
+//
+//  1. Cluster, backends, manager, and the sample, each told of.
+//  2. Requests, and the play, both watched.
+//  3. What there is to say in the end. The cluster goes with the program.
+func run(ctx context.Context, length time.Duration) (err error) {
+	began := time.Now()
+	say := func(text string, args ...any) {
+		fmt.Printf("%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(text, args...))
+	}
+	say("starting etcd, kube-apiserver, kube-controller-manager, kube-proxy and CoreDNS, Kubernetes %s", devcluster.Kubernetes())
+	l, err := lab.Open(ctx, devcluster.Options{}, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	say("the cluster runs, CRDs and roles are installed")
+	manager, err := l.StartManager(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, manager.Stop()) }()
+	say("the manager runs, with the rights of its own ServiceAccount")
+	backends, err := startBackends(l)
+	if err != nil {
+		return err
+	}
+	document := fmt.Sprintf(sample, backends[0].V4, backends[1].V4, backends[2].V4)
+	say("three HTTP backends run outside of the cluster; this makes them one Service:\n\n%s", document)
+	address, err := publish(ctx, l, document)
+	if err != nil {
+		return fmt.Errorf("%w; the manager said:\n%s", err, manager.Tail())
+	}
+	say("Service %s is at %s; a client on the cluster's node sends it %d requests a second", name, address, time.Second/interval)
+
+	load := lab.StartLoad(ctx, interval, timeout, lab.Sender(l.Node(), "http", address))
+	view := newView(backends, load, length)
+	perr := perform(ctx, l, view)
+	tally := load.Stop()
+	view.close()
+	fmt.Print(view.summary(tally))
+	return perr
+}
+
+// perform plays while the view is kept up to date, for the length of the view at most.
+func perform(ctx context.Context, l *lab.Lab, view *view) error {
+	ctx, cancel := context.WithTimeout(ctx, view.length)
+	defer cancel()
+	done := view.watch(ctx, l)
+	err := play(ctx, view)
+	if err != nil {
+		cancel()
+	}
+	<-done
+	return err
+}
+
+// publish applies the sample, and returns where its Service is once it is ready.
+func publish(ctx context.Context, l *lab.Lab, document string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(document), &u.Object); err != nil {
+		return "", err
+	}
+	u.SetNamespace(namespace)
+	if err := l.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("demo")); err != nil {
+		return "", err
+	}
+	if _, err := l.Kubectl(ctx, "wait", "--for=condition=Healthy", "externalbackend/"+name, "--timeout=30s"); err != nil {
+		return "", err
+	}
+	ip, err := l.Kubectl(ctx, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+	return ip + ":80", err
+}
+
+// isTerminal says whether what is written can be written over.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb"
+}

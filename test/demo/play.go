@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+// backend is a machine outside of the cluster with an HTTP server on it.
+type backend struct {
+	*lab.Machine
+	server *lab.Server
+}
+
+func startBackends(l *lab.Lab) ([]*backend, error) {
+	var backends []*backend
+	for _, name := range []string{"web-1", "web-2", "web-3"} {
+		machine, err := l.AddMachine(name)
+		if err != nil {
+			return nil, err
+		}
+		server, err := machine.Serve("http", port)
+		if err != nil {
+			return nil, err
+		}
+		backends = append(backends, &backend{machine, server})
+	}
+	return backends, nil
+}
+
+// fault is a way to break a backend.
+type fault struct {
+	done, story string // "killed", and what it means
+	cause, end  func(*backend) error
+	ended       string // what ends it
+}
+
+var (
+	kill = fault{
+		done: "killed", story: "connections are refused, so its checks fail at once",
+		cause: func(b *backend) error { b.server.Stop(); return nil },
+		end:   func(b *backend) error { return b.server.Start() }, ended: "started again",
+	}
+	blackHole = fault{
+		done: "black-holed", story: "every packet to it vanishes, so its checks time out",
+		cause: func(b *backend) error { return b.BlackHole() },
+		end:   func(b *backend) error { return b.Undrop() }, ended: "connected again",
+	}
+)
+
+// patience is how long a backend may take to leave or to come back, where it should be a second or two.
+const patience = 20 * time.Second
+
+// play breaks and mends one backend after the other until ctx ends. Whether they leave rotation and come back is measured, and it is an error
+// where they don't.
+func play(ctx context.Context, v *view) error {
+	phase := min(max(v.length/5, 4*time.Second), 10*time.Second)
+	v.tell("all three backends serve")
+	next := time.Now().Add(phase)
+	for round := 1; ; round++ {
+		for i, f := range []fault{kill, blackHole} {
+			b := v.backends[(round+i)%len(v.backends)]
+			if !sleepUntil(ctx, next) {
+				return nil
+			}
+			if err := v.suffer(ctx, b, f); err != nil || ctx.Err() != nil {
+				return err
+			}
+			if !sleepUntil(ctx, next.Add(phase)) {
+				return nil
+			}
+			if err := v.recover(ctx, b, f); err != nil || ctx.Err() != nil {
+				return err
+			}
+			next = next.Add(2 * phase)
+		}
+	}
+}
+
+// sleepUntil is false where ctx ends before.
+func sleepUntil(ctx context.Context, at time.Time) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Until(at)):
+		return true
+	}
+}
+
+// suffer breaks a backend and waits until it is out of rotation.
+func (v *view) suffer(ctx context.Context, b *backend, f fault) error {
+	outage := outage{backend: b.Name(), fault: f.done, at: time.Now(), before: v.load.Tally()}
+	if err := f.cause(b); err != nil {
+		return err
+	}
+	v.setMachine(b, f.done)
+	v.tell("%s is %s: %s", b.Name(), f.done, f.story)
+	left, err := v.awaitReady(ctx, b, false)
+	if err != nil {
+		return err
+	}
+	if !left.IsZero() {
+		outage.out = left.Sub(outage.at)
+		v.tell("%s is out of rotation, %.1f s after it was %s", b.Name(), outage.out.Seconds(), f.done)
+	}
+	v.outages = append(v.outages, outage)
+	return nil
+}
+
+// recover mends the backend that was broken last, and waits until it is back.
+func (v *view) recover(ctx context.Context, b *backend, f fault) error {
+	outage := &v.outages[len(v.outages)-1]
+	outage.after = v.load.Tally()
+	at := time.Now()
+	if err := f.end(b); err != nil {
+		return err
+	}
+	v.setMachine(b, "serves")
+	v.tell("%s is %s", b.Name(), f.ended)
+	back, err := v.awaitReady(ctx, b, true)
+	if err != nil {
+		return err
+	}
+	if !back.IsZero() {
+		outage.back = back.Sub(at)
+		v.tell("%s is back in rotation, %.1f s after it was %s", b.Name(), outage.back.Seconds(), f.ended)
+	}
+	return nil
+}
+
+// outage is what a fault did to the requests.
+type outage struct {
+	backend, fault string
+	at             time.Time
+	out, back      time.Duration // until it was out of rotation, and back again; 0: the demo ended before
+	before, after  lab.Tally
+}
+
+func (o *outage) String() string {
+	text := fmt.Sprintf("%s %s: ", o.backend, o.fault)
+	if o.out == 0 {
+		return text + "the demo ended before it was out of rotation"
+	}
+	text += fmt.Sprintf("out of rotation after %.1f s", o.out.Seconds())
+	if o.back > 0 {
+		text += fmt.Sprintf(", back %.1f s after its return", o.back.Seconds())
+	}
+	if o.after.Answers == nil {
+		return text
+	}
+	failed := o.after.Failed - o.before.Failed
+	text += fmt.Sprintf("; %d of %d requests failed", failed, o.after.Sent-o.before.Sent)
+	if failed > 0 {
+		text += fmt.Sprintf(", the last one sent after %.1f s", o.after.LastFailure.Sub(o.at).Seconds())
+	}
+	return text
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+// What a terminal understands (ECMA-48, and xterm's alternate screen).
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	home        = "\x1b[H"
+	clearLine   = "\x1b[K\r\n"
+	clearBelow  = "\x1b[J"
+	bold        = "\x1b[1m"
+	red         = "\x1b[31m"
+	green       = "\x1b[32m"
+	plain       = "\x1b[0m"
+)
+
+// barWidth is that of a backend that answers all requests.
+const barWidth = 20
+
+// draw draws the screen, where there is one.
+func (v *view) draw() {
+	tally := v.load.Tally()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.live {
+		return
+	}
+	width, height, err := term.GetSize(int(os.Stdout.Fd()))
+	if err != nil || width < 20 || height < 5 {
+		width, height = 80, 24
+	}
+	lines := v.linesLocked(tally, height)
+	var out strings.Builder
+	out.WriteString(home)
+	for i, line := range lines {
+		if i == height-1 {
+			break
+		}
+		out.WriteString(cut(line, width) + clearLine)
+	}
+	out.WriteString(clearBelow)
+	fmt.Print(out.String())
+}
+
+// linesLocked is the screen's text. The story and the events share the lines that the rest leaves of height.
+func (v *view) linesLocked(tally lab.Tally, height int) []string {
+	now := time.Since(v.begin)
+	lines := []string{
+		fmt.Sprintf("%sExternal Backend Operator%s: traffic follows health  %s of %s, Ctrl-C ends", bold, plain, clock(min(now, v.length)), clock(v.length)), "",
+		bold + "BACKEND  MACHINE      ENDPOINT        ANSWERED  PER SECOND" + plain,
+	}
+	for _, b := range v.backends {
+		rate := v.rates[b.Name()]
+		bar := strings.Repeat("#", min(barWidth, rate*barWidth*int(interval)/int(time.Second)))
+		lines = append(lines, fmt.Sprintf("%-7s  %s  %s  %8d  %3d %s", b.Name(), painted(v.machines[b.Name()], 11, "serves"),
+			painted(v.states[b.V4.String()], 14, "ready, serving"), tally.Answers[b.Name()], rate, bar))
+	}
+	lines = append(lines, fmt.Sprintf("%-36s  %8d  %3d", "requests without an answer", tally.Failed, v.rates[""]), "",
+		bold+"$ kubectl get externalbackend"+plain)
+	lines = append(lines, v.table...)
+	room := max(2, height-len(lines)-6)
+	lines = append(lines, "", bold+"EVENTS"+plain)
+	lines = append(lines, last(v.events, room/2)...)
+	lines = append(lines, "", bold+"WHAT HAPPENS"+plain)
+	return append(lines, last(v.story, room-room/2)...)
+}
+
+// painted is text of some width, green where it is as it should be, else red.
+func painted(text string, width int, good string) string {
+	color := red
+	if text == good {
+		color = green
+	}
+	return color + fmt.Sprintf("%-*s", width, text) + plain
+}
+
+// cut shortens a line to width, not counting what colours it.
+func cut(line string, width int) string {
+	var out strings.Builder
+	escape := false
+	for _, r := range line {
+		switch {
+		case r == '\x1b':
+			escape = true
+		case escape:
+			escape = r != 'm'
+			out.WriteRune(r)
+			continue
+		case width == 0:
+			continue
+		default:
+			width--
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
+func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
+
+// align makes columns of cells.
+func align(rows [][]string) []string {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	w.Flush()
+	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+}
+
+// withoutAge is a table of kubectl's without its last column, which is never the same.
+func withoutAge(rows [][]string) [][]string {
+	short := make([][]string, len(rows))
+	for i, row := range rows {
+		short[i] = row[:max(0, len(row)-1)]
+	}
+	return short
+}
+
+// summary is what there is to say in the end.
+func (v *view) summary(tally lab.Tally) string {
+	var out strings.Builder
+	if isTerminal(os.Stdout) { // without a screen all this has been told
+		fmt.Fprintf(&out, "What happened:\n  %s\n\n", strings.Join(v.story, "\n  "))
+	}
+	fmt.Fprintln(&out, "In short:")
+	for i := range v.outages {
+		fmt.Fprintf(&out, "  %s\n", &v.outages[i])
+	}
+	fmt.Fprintf(&out, "  %d requests in all, %d failed;", tally.Sent, tally.Failed)
+	for _, b := range v.backends {
+		fmt.Fprintf(&out, " %s answered %d", b.Name(), tally.Answers[b.Name()])
+	}
+	return out.String() + "\n"
+}

@@ -122,6 +122,22 @@ func (r runnable) Start(ctx context.Context) error { return r(ctx) }
 func (r runnable) NeedLeaderElection() bool        { return true }
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, i := range indexes() {
+		if err := indexer.IndexField(ctx, i.object, i.field, i.values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// index finds objects in the cache by a field.
+type index struct {
+	object client.Object
+	field  string
+	values client.IndexerFunc
+}
+
+func indexes() []index {
 	label := func(name string) client.IndexerFunc {
 		return func(o client.Object) []string {
 			if v := o.GetLabels()[name]; v != "" {
@@ -143,21 +159,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		return nil
 	}
 	serviceOf := func(o client.Object) []string { return []string{plan.ServiceName(o.(*v1alpha1.ExternalBackend))} }
-	for _, i := range []struct {
-		object client.Object
-		field  string
-		value  client.IndexerFunc
-	}{
+	return []index{
 		{&discoveryv1.EndpointSlice{}, indexBackend, ours},
 		{&discoveryv1.EndpointSlice{}, indexOwner, controlled},
 		{&discoveryv1.EndpointSlice{}, indexService, label(discoveryv1.LabelServiceName)},
 		{&v1alpha1.ExternalBackend{}, indexService, serviceOf},
-	} {
-		if err := indexer.IndexField(ctx, i.object, i.field, i.value); err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // addController watches all that a reconcile reads.

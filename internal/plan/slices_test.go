@@ -306,3 +306,101 @@ func TestSliceAllocations(t *testing.T) {
 		t.Errorf("%v allocations for 1,000 endpoints, %v for 10,000", small, great)
 	}
 }
+
+// TestSliceFate: what is likely to change together stands together.
+func TestSliceFate(t *testing.T) {
+	tests := []struct {
+		name  string
+		limit int
+		steps [][]Endpoint
+		want  []string // zones and targets in each slice
+	}{
+		{"a zone is not cut", 4, [][]Endpoint{slices.Concat(pool("a", "z1", 0, 3), pool("a", "z2", 10, 3))}, []string{"z1a", "z2a"}},
+		{"a target is not cut", 4, [][]Endpoint{slices.Concat(pool("a", "", 0, 3), pool("b", "", 10, 3))}, []string{"a", "b"}},
+		{"additions go where their zone is", 4, [][]Endpoint{
+			slices.Concat(pool("a", "z1", 0, 4), pool("a", "z2", 10, 4)),
+			slices.Concat(pool("a", "z1", 2, 3), pool("a", "z2", 11, 4)),
+		}, []string{"z1a", "z2a"}},
+		{"additions go where their target is", 4, [][]Endpoint{
+			slices.Concat(pool("a", "", 0, 4), pool("b", "", 10, 4)),
+			slices.Concat(pool("a", "", 2, 3), pool("b", "", 11, 4)),
+		}, []string{"a", "b"}},
+		{"untouched slices of the zone come first", 10, [][]Endpoint{
+			slices.Concat(pool("a", "z1", 0, 8), pool("a", "z2", 10, 7)),
+			slices.Concat(pool("a", "z1", 0, 8), pool("a", "z2", 10, 8)),
+		}, []string{"z1a", "z2a"}},
+		{"zones are not folded into each other", 10, [][]Endpoint{
+			slices.Concat(pool("a", "z1", 0, 10), pool("a", "z2", 10, 10)),
+			slices.Concat(pool("a", "z1", 0, 2), pool("a", "z2", 10, 6)),
+		}, []string{"z1a", "z2a"}},
+		{"but where both are light", 10, [][]Endpoint{
+			slices.Concat(pool("a", "z1", 0, 10), pool("a", "z2", 10, 10)),
+			slices.Concat(pool("a", "z1", 0, 2), pool("a", "z2", 10, 5)),
+		}, []string{"z1a z2a"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			stored := cluster{}
+			for _, desired := range test.steps {
+				stored.plan(t, testTemplate(test.limit), desired)
+			}
+			var got []string
+			for _, s := range stored {
+				fates := map[string]bool{}
+				for _, e := range Published([]*discoveryv1.EndpointSlice{s}) {
+					fates[e.Zone+e.Target] = true
+				}
+				got = append(got, strings.Join(slices.Sorted(maps.Keys(fates)), " "))
+			}
+			slices.Sort(got)
+			if diff := gocmp.Diff(test.want, got); diff != "" {
+				t.Errorf("fates (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSliceDrift: whatever somebody adds to, changes in or takes from an endpoint is mended in one write.
+func TestSliceDrift(t *testing.T) {
+	template := testTemplate(5)
+	template.ZoneHints, template.NodeHints = true, true
+	desired := pool("a", "z1", 0, 2)
+	desired[0].NodeName, desired[0].Hostname = "n1", "a"
+	desired[1].Zone = ""
+	for name, edit := range map[string]func(noded, bare *discoveryv1.Endpoint){
+		"a second address":    func(e, _ *discoveryv1.Endpoint) { e.Addresses = append(e.Addresses, "10.9.9.9") },
+		"no condition":        func(e, _ *discoveryv1.Endpoint) { e.Conditions.Serving = nil },
+		"another condition":   func(e, _ *discoveryv1.Endpoint) { e.Conditions.Terminating = new(true) },
+		"a Pod":               func(e, _ *discoveryv1.Endpoint) { e.TargetRef = &corev1.ObjectReference{Kind: "Pod"} },
+		"topology":            func(e, _ *discoveryv1.Endpoint) { e.DeprecatedTopology = map[string]string{"a": "b"} },
+		"no hostname":         func(e, _ *discoveryv1.Endpoint) { e.Hostname = nil },
+		"another node":        func(e, _ *discoveryv1.Endpoint) { e.NodeName = new("n2") },
+		"another zone":        func(e, _ *discoveryv1.Endpoint) { e.Zone = new("z2") },
+		"no hints":            func(e, _ *discoveryv1.Endpoint) { e.Hints = nil },
+		"no hint for a node":  func(e, _ *discoveryv1.Endpoint) { e.Hints.ForNodes = nil },
+		"another zone's hint": func(e, _ *discoveryv1.Endpoint) { e.Hints.ForZones[0].Name = "z2" },
+		"two zones' hints": func(e, _ *discoveryv1.Endpoint) {
+			e.Hints.ForZones = append(e.Hints.ForZones, discoveryv1.ForZone{Name: "z2"})
+		},
+		"a hint from nowhere": func(_, e *discoveryv1.Endpoint) {
+			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z1"}}}
+		},
+		"a node's from nowhere": func(_, e *discoveryv1.Endpoint) {
+			e.Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "n1"}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stored := cluster{}
+			s := stored.plan(t, template, desired).Create[0]
+			want := s.DeepCopy()
+			noded := slices.IndexFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return e.NodeName != nil })
+			edit(&s.Endpoints[noded], &s.Endpoints[1-noded])
+			if got := verbs(stored.plan(t, template, desired)); got != "+0 ~1 -0" {
+				t.Errorf("%s", got)
+			}
+			if diff := gocmp.Diff(want, stored[s.Name]); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

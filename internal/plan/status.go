@@ -299,6 +299,9 @@ func (w *statusWriter) resolved() {
 	} else if stale := by(AnswerStale); stale != "" {
 		w.set(v1alpha1.ConditionResolved, metav1.ConditionFalse, v1alpha1.ReasonServingStale, "The last good answer serves: "+stale+".")
 	} else if pending := by(AnswerPending); pending != "" {
+		if before := meta.FindStatusCondition(w.out.Conditions, v1alpha1.ConditionResolved); before != nil && before.ObservedGeneration == w.Backend.Generation {
+			return // after a restart what was said holds until there is an answer
+		}
 		w.set(v1alpha1.ConditionResolved, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Being resolved: "+pending+".")
 	} else {
 		w.set(v1alpha1.ConditionResolved, metav1.ConditionTrue, v1alpha1.ReasonResolved, "Every name has a current answer.")

@@ -28,6 +28,9 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	errs = append(errs, validateTargets(b, spec.Child("targets"))...)
 	errs = append(errs, validateLocal(b, live, spec.Child("targets"))...)
 	errs = append(errs, validateCheck(b, spec.Child("healthCheck"))...)
+	if Passthrough(b) && b.Spec.ServiceRef != nil && live != nil && !Headless(live) {
+		errs = append(errs, field.Invalid(spec.Child("dns", "resolution"), b.Spec.DNS.Resolution, "kube-proxy knows no names: the Service of serviceRef must be headless"))
+	}
 	var texts []string
 	for _, e := range errs[:min(len(errs), maxErrors)] {
 		texts = append(texts, e.Error())

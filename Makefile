@@ -20,6 +20,8 @@ SHELL := bash
 # checkout that belongs to someone else; the version comes in by -ldflags.
 export GOFLAGS := -mod=readonly -buildvcs=false
 export GOWORK := off
+# For every command but the race detector, so that all of them share what is compiled once.
+export CGO_ENABLED := 0
 
 MODULES := . devcluster test tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
@@ -31,7 +33,7 @@ GOLANGCI_LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 KUBECTL ?= $(or $(shell command -v kubectl),bin/devcluster kubectl)
 OWN_KUBECTL := $(filter bin/devcluster,$(KUBECTL))
 
-GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
 GENERATED := api config/crd config/rbac
 comma := ,

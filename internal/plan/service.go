@@ -32,25 +32,24 @@ type ServicePlan struct {
 	SelectorRemoved, HeadlessChanged, Adopted bool
 }
 
-// Owns tells whether s is b's to write: created by it, or adopted.
+// AnnotationAdopted marks a Service that was adopted, and so survives its ExternalBackend.
+const AnnotationAdopted = "external-backend.io/adopted"
+
+// Owns tells whether s is b's to write: created by it, be it that someone has taken the owner away, or adopted.
 func Owns(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
-	return metav1.IsControlledBy(s, b) || Adopted(b, s)
+	return metav1.IsControlledBy(s, b) || metav1.GetControllerOf(s) == nil && s.Labels[v1alpha1.LabelName] == b.Name
 }
 
-// Adopted tells whether s was adopted by b: it bears b's name and has no controller, so that it survives b.
-func Adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
-	return metav1.GetControllerOf(s) == nil && s.Labels[v1alpha1.LabelName] == b.Name
+// adopted tells whether s is b's by adoption.
+func adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
+	return Owns(b, s) && s.Annotations[AnnotationAdopted] != ""
 }
 
 // Service plans the next write of b's Service, given the one of that name that is there, or nil.
 func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
 	if live == nil {
-		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Name:            ServiceName(b),
-			Namespace:       b.Namespace,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend"))},
-		}}
-		setService(b, s)
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: ServiceName(b), Namespace: b.Namespace}}
+		setService(b, s, false)
 		return ServicePlan{Write: s}
 	}
 	var out ServicePlan
@@ -61,7 +60,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
 		out.Adopted = true
 	}
 	s := live.DeepCopy()
-	setService(b, s)
+	setService(b, s, out.Adopted || adopted(b, live))
 	if crossesHeadless(b, live) {
 		passThroughName(s, Nowhere)
 		out.HeadlessChanged = true
@@ -145,9 +144,9 @@ func crossesHeadless(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 }
 
 // setService sets all that spec says of the Service, and the defaults of the API server where it says nothing and one that is there would not do.
-func setService(b *v1alpha1.ExternalBackend, s *corev1.Service) {
+func setService(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	spec := service(b)
-	setMeta(b, s)
+	setMeta(b, s, adopted)
 	s.Spec.Selector = nil
 	if ServiceType(b) == v1alpha1.ServiceTypeExternalName {
 		passThroughName(s, b.Spec.Targets[0].Hostname)
@@ -178,8 +177,8 @@ func setService(b *v1alpha1.ExternalBackend, s *corev1.Service) {
 	setExternal(spec, s)
 }
 
-// setMeta sets the labels and annotations of spec.service and our own, and removes those that have left it.
-func setMeta(b *v1alpha1.ExternalBackend, s *corev1.Service) {
+// setMeta sets owner, labels and annotations of spec.service and our own, and removes those that have left it.
+func setMeta(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	spec := service(b)
 	labels, annotations := plain(spec.Labels), plain(spec.Annotations)
 	wrote := serviceKeys{Labels: slices.Sorted(maps.Keys(labels)), Annotations: slices.Sorted(maps.Keys(annotations))}
@@ -190,6 +189,11 @@ func setMeta(b *v1alpha1.ExternalBackend, s *corev1.Service) {
 	if len(wrote.Labels)+len(wrote.Annotations) > 0 {
 		text, _ := json.Marshal(wrote) // strings alone can't fail
 		annotations[AnnotationServiceKeys] = string(text)
+	}
+	if adopted {
+		annotations[AnnotationAdopted] = "true"
+	} else if metav1.GetControllerOf(s) == nil {
+		s.OwnerReferences = append(s.OwnerReferences, *metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")))
 	}
 	s.Labels = merge(s.Labels, labels, before.Labels)
 	s.Annotations = merge(s.Annotations, annotations, append(before.Annotations, AnnotationServiceKeys))

@@ -127,7 +127,7 @@ func local(t *testing.T) net.Listener { return listen(t, "127.0.0.1:0") }
 // hang keeps a connection open and silent until the peer closes it.
 func hang(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-func reset(c net.Conn) {
+func resets(c net.Conn) {
 	_ = c.(*net.TCPConn).SetLinger(0)
 	_ = c.Close()
 }
@@ -210,7 +210,7 @@ func TestHandlers(t *testing.T) {
 		{"ping", ping, says("+PONG\r\n", hang), healthy},
 		{"ping, and a wrong answer", short(ping), says("-LOADING\r\n", hang), unhealthy(ReasonUnexpectedResponse)},
 		{"ping, and a close", ping, says("-ERR\r\n", closes), unhealthy(ReasonUnexpectedResponse)},
-		{"ping, and a reset", ping, says("", reset), unhealthy(ReasonConnectionReset)},
+		{"ping, and a reset", ping, says("", resets), unhealthy(ReasonConnectionReset)},
 		{"ping, and silence", short(ping), hang, unhealthy(ReasonTimeout)},
 		{"ping, and a flood", ping, floods, unhealthy(ReasonUnexpectedResponse)},
 		{"a banner", Check{TCP: &TCPSocket{Expect: "220 "}}, func(c net.Conn) {
@@ -233,13 +233,13 @@ func TestHandlers(t *testing.T) {
 		{"get, and garbage", get, says("\x00\xff\x13garbage", hang), unhealthy(ReasonUnexpectedResponse)},
 		{"get, and silence", short(get), hang, unhealthy(ReasonTimeout)},
 		{"get, and a close", get, says("", closes), unhealthy(ReasonUnexpectedResponse)},
-		{"get, and a reset", get, says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", reset), unhealthy(ReasonConnectionReset)},
+		{"get, and a reset", get, says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", resets), unhealthy(ReasonConnectionReset)},
 		{"call, and garbage", call, says("HTTP/1.1 400 Bad Request\r\n\r\n", hang), unhealthy(ReasonUnexpectedResponse)},
 		{"call, and silence", short(call), hang, unhealthy(ReasonTimeout)},
 		{"TLS, and silence", short(secure), hang, unhealthy(ReasonTimeout)},
 		{"TLS, and a reset", secure, func(c net.Conn) {
 			_, _ = io.ReadFull(c, make([]byte, 100)) // in the middle of the ClientHello
-			reset(c)
+			resets(c)
 		}, unhealthy(ReasonConnectionReset)},
 		{"TLS, and a close", secure, func(c net.Conn) {
 			_, _ = c.Read(make([]byte, 1<<14))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,9 @@ const (
 
 	// maxCloses is how many kept connections in a row a peer may close before none is kept any more.
 	maxCloses = 2
+
+	// maxSpare is how many sockets of a family wait to be used again.
+	maxSpare = 256
 )
 
 // fileLimit returns how many files this process may have open.
@@ -35,16 +39,21 @@ func fileLimit() int {
 }
 
 // poller is the network over one epoll instance, edge-triggered. Connections are non-blocking sockets; none costs a
-// goroutine but during its TLS handshake, which computes for long and must not hold up the others. All are closed with a
-// reset (SO_LINGER 0), which leaves no TIME_WAIT on either side.
+// goroutine but during its TLS handshake, which computes for long and must not hold up the others. All are ended with a
+// reset, which leaves no TIME_WAIT on either side.
+//
+// Most of what a probe costs is the kernel's work, and a third of that is to make and to free a socket. So sockets are
+// used again: they are only disconnected (connect(2), AF_UNSPEC) and stay registered.
 type poller struct {
-	epoll  int
-	bell   *os.File // an eventfd that ends wait
-	rung   atomic.Bool
-	conns  []*conn // by file descriptor
-	serial int32   // tells a connection from an earlier one with its file descriptor
-	kept   int     // how many connections wait for their next probe
-	room   int     // how many may
+	epoll int
+	bell  *os.File // an eventfd that ends wait
+	rung  atomic.Bool
+	files []file   // by file descriptor
+	made  int32    // how many sockets have been made
+	spare [2][]int // disconnected sockets, for IPv4 and IPv6
+	fresh [2][]int // those to which an event that is being handled may still belong
+	kept  int      // how many connections wait for their next probe
+	room  int      // how many may
 
 	in, out []byte // scratch
 	polled  [512]unix.EpollEvent
@@ -55,10 +64,15 @@ type poller struct {
 	shaken     []*conn // handshakes that have ended
 }
 
+// file is what the poller knows of a file descriptor.
+type file struct {
+	conn   *conn // nil: it is spare, or not the poller's
+	serial int32 // tells its socket from an earlier one with the same file descriptor
+}
+
 // conn is a connection to one target.
 type conn struct {
 	socket   socket
-	serial   int32
 	phase    connPhase
 	closing  bool     // the peer has closed it, or it is broken
 	target   *target  // whose it is
@@ -98,7 +112,7 @@ func newNetwork(maxConcurrent int) (network, error) {
 	return &poller{
 		epoll: epoll,
 		bell:  os.NewFile(uintptr(bell), "eventfd"),
-		conns: make([]*conn, 64),
+		files: make([]file, 64),
 		room:  max(limit-maxConcurrent-limit/16, 0),
 		in:    make([]byte, readSize),
 	}, nil
@@ -113,6 +127,9 @@ func (p *poller) wake() {
 func (p *poller) close() {
 	p.handshakes.Wait() // all have been cancelled
 	p.takeShaken()
+	for _, fd := range slices.Concat(p.spare[0], p.spare[1], p.fresh[0], p.fresh[1]) {
+		_ = unix.Close(fd)
+	}
 	_ = p.bell.Close()
 	_ = unix.Close(p.epoll)
 }
@@ -126,6 +143,10 @@ func (p *poller) wait(d time.Duration) events {
 		milliseconds = int(min((d+time.Millisecond-1)/time.Millisecond, time.Hour/time.Millisecond))
 	}
 	for range 16 { // more can only be a flood
+		for i := range p.fresh {
+			p.spare[i] = append(p.spare[i], p.fresh[i]...)
+			p.fresh[i] = p.fresh[i][:0]
+		}
 		n, err := unix.EpollWait(p.epoll, p.polled[:], milliseconds)
 		if err != nil {
 			break // interrupted
@@ -151,9 +172,9 @@ func (p *poller) handle(event unix.EpollEvent) {
 		p.rung.Store(false)
 		return
 	}
-	c := p.conns[event.Fd]
-	if c == nil || c.serial != event.Pad {
-		return // closed while its event waited
+	c := p.files[event.Fd].conn
+	if c == nil || p.files[event.Fd].serial != event.Pad {
+		return // it was ended while its event waited
 	}
 	c.closing = c.closing || event.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
 	readable := event.Events&unix.EPOLLIN != 0 || c.closing
@@ -221,13 +242,9 @@ func (p *poller) drop(t *target) {
 
 // dial opens a new connection for a.
 func (p *poller) dial(a *attempt) {
-	fd, err := connect(a.endpoint.Dial)
+	fd, err := p.socketFor(a.endpoint.Dial.Addr())
 	if err == nil {
-		p.serial++
-		err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{
-			Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd), Pad: p.serial,
-		})
-		if err != nil {
+		if err = connect(fd, a.endpoint.Dial); err != nil {
 			_ = unix.Close(fd)
 		}
 	}
@@ -235,15 +252,38 @@ func (p *poller) dial(a *attempt) {
 		p.ended(a, socketOutcome(err))
 		return
 	}
-	c := &conn{
-		socket: socket{fd: fd}, serial: p.serial,
+	a.conn = &conn{
+		socket: socket{fd: fd},
 		target: a.target, attempt: a, handler: a.handler, dial: a.endpoint.Dial, host: a.endpoint.Host,
 	}
-	a.conn = c
-	if missing := fd + 1 - len(p.conns); missing > 0 {
-		p.conns = append(p.conns, make([]*conn, missing)...)
+	p.files[fd].conn = a.conn
+}
+
+// socketFor returns a socket that is registered and not connected.
+func (p *poller) socketFor(addr netip.Addr) (fd int, err error) {
+	spare := &p.spare[family(addr)]
+	if last := len(*spare) - 1; last >= 0 {
+		fd = (*spare)[last]
+		*spare = (*spare)[:last]
+		return fd, nil
 	}
-	p.conns[fd] = c
+	fd, err = open(addr)
+	if err != nil {
+		return -1, err
+	}
+	if missing := fd + 1 - len(p.files); missing > 0 {
+		p.files = append(p.files, make([]file, missing)...)
+	}
+	p.made++
+	p.files[fd] = file{serial: p.made}
+	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{
+		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd), Pad: p.made,
+	})
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func (p *poller) ended(a *attempt, o outcome) {
@@ -400,9 +440,15 @@ func (p *poller) shut(c *conn) {
 	if c.tls != nil && c.phase != handshaking && !c.closing {
 		_ = c.tls.CloseWrite() // a courtesy
 	}
-	p.conns[c.socket.fd] = nil
-	c.socket.reset(c.phase != connecting)
 	c.phase = closed
+	fd := c.socket.fd
+	p.files[fd].conn = nil
+	i := family(c.dial.Addr())
+	if len(p.spare[i])+len(p.fresh[i]) < maxSpare && disconnect(fd) == nil {
+		p.fresh[i] = append(p.fresh[i], fd)
+		return
+	}
+	reset(fd)
 }
 
 type stream interface {

@@ -132,7 +132,7 @@ func TestFreshDialAfterAFailure(t *testing.T) {
 // TestClosedConnectionsAreHints lets a server die with a kept connection: long before the next regular probe its death is
 // known.
 func TestClosedConnectionsAreHints(t *testing.T) {
-	for name, end := range map[string]func(net.Conn){"close": closes, "reset": reset} {
+	for name, end := range map[string]func(net.Conn){"close": closes, "reset": resets} {
 		t.Run(name, func(t *testing.T) {
 			listener := local(t)
 			kept := make(chan net.Conn, 1)
@@ -209,7 +209,7 @@ func TestStaleConnectionsAreNoFailures(t *testing.T) {
 	handle, probes := counting(func(c net.Conn, connection, request int) bool {
 		if request == 2 {
 			if connection%2 == 0 {
-				reset(c)
+				resets(c)
 			}
 			return false
 		}

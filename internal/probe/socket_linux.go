@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,28 +36,49 @@ type socket struct {
 	pending []byte
 }
 
-// connect begins to connect to addr and does not wait for it.
-func connect(addr netip.AddrPort) (fd int, err error) {
-	var (
-		family = unix.AF_INET
-		to     unix.Sockaddr
-		ip     = addr.Addr().Unmap()
-	)
-	if ip.Is4() {
-		to = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: ip.As4()}
+// family is 0 for the addresses of IPv4 and 1 for those of IPv6.
+func family(addr netip.Addr) int {
+	if addr.Unmap().Is4() {
+		return 0
+	}
+	return 1
+}
+
+// open makes a socket that can be connected to addr.
+func open(addr netip.Addr) (fd int, err error) {
+	families := [...]int{unix.AF_INET, unix.AF_INET6}
+	return unix.Socket(families[family(addr)], unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+}
+
+// connect begins to connect a socket to addr and does not wait for it.
+func connect(fd int, addr netip.AddrPort) error {
+	var err error
+	if ip := addr.Addr().Unmap(); ip.Is4() {
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: ip.As4()})
 	} else {
-		family = unix.AF_INET6
-		to = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: ip.As16()}
+		err = unix.Connect(fd, &unix.SockaddrInet6{Port: int(addr.Port()), Addr: ip.As16()})
 	}
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if err != nil {
-		return -1, err
+	if err == unix.EINPROGRESS || err == unix.EINTR {
+		return nil
 	}
-	if err = unix.Connect(fd, to); err != nil && err != unix.EINPROGRESS && err != unix.EINTR {
-		_ = unix.Close(fd)
-		return -1, err
+	return err
+}
+
+// disconnect ends the connection of a socket at once, by a reset where there is one, so that the socket can be connected
+// anew.
+func disconnect(fd int) error {
+	unspecified := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)), unix.SizeofSockaddrInet4)
+	if errno != 0 {
+		return errno
 	}
-	return fd, nil
+	return nil
+}
+
+// reset closes a socket at once, without TIME_WAIT.
+func reset(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	_ = unix.Close(fd)
 }
 
 func (s *socket) Read(b []byte) (int, error) {
@@ -126,14 +148,6 @@ func (s *socket) flush() {
 		s.pending = nil
 		_, _ = s.post(b)
 	}
-}
-
-// reset closes the socket at once, without TIME_WAIT where it was connected.
-func (s *socket) reset(connected bool) {
-	if connected {
-		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	}
-	_ = unix.Close(s.fd)
 }
 
 // What follows makes a net.Conn of a socket. The poller closes it and ends it when its time is over.

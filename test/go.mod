@@ -6,6 +6,7 @@ require (
 	github.com/external-backend/operator v0.0.0
 	github.com/external-backend/operator/devcluster v0.0.0
 	github.com/google/go-cmp v0.7.0
+	github.com/miekg/dns v1.1.73
 	golang.org/x/term v0.46.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2

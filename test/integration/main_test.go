@@ -345,7 +345,7 @@ type sliceContent struct {
 	Ports     []discoveryv1.EndpointPort
 }
 
-// take takes a picture of a Service that may not be there, and of the slices behind it. Without identity UIDs are left out.
+// take takes a picture of a Service that may not be there, and of the slices behind it. Without identity UIDs and the slices' names are left out.
 func take(h *harness.Test, service string, identity bool) picture {
 	h.T.Helper()
 	p := picture{Slices: map[string]object[sliceContent]{}}
@@ -355,7 +355,11 @@ func take(h *harness.Test, service string, identity bool) picture {
 	}
 	p.Service = objectOf(&s, s.Spec, identity)
 	for _, slice := range h.Slices(service) {
-		p.Slices[slice.Name] = objectOf(&slice, sliceContent{slice.AddressType, slice.Endpoints, slice.Ports}, identity)
+		name := slice.Name
+		if !identity {
+			name = fmt.Sprintf("%s %d", slice.AddressType, len(p.Slices))
+		}
+		p.Slices[name] = objectOf(&slice, sliceContent{slice.AddressType, slice.Endpoints, slice.Ports}, identity)
 	}
 	return p
 }

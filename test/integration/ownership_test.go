@@ -103,6 +103,8 @@ func TestDrift(t *testing.T) {
 			}
 		}
 	}
+	// Endpoints with other ports belong into other slices, and what bears no mark of ours may be anybody's: others are made in their place.
+	replaced := []string{"slices: ports", "slices: no ports", "slices: nothing of ours in the metadata"}
 	for _, tc := range []struct {
 		name string
 		harm func(*harness.Test)
@@ -125,12 +127,11 @@ func TestDrift(t *testing.T) {
 		{"service: its labels", inService(func(s *corev1.Service) { s.Labels = nil })},
 		{"service: values of its labels", inService(func(s *corev1.Service) { s.Labels["team"], s.Labels[v1alpha1.LabelName] = "other", "other" })},
 		{"service: its annotations", inService(func(s *corev1.Service) { s.Annotations = nil })},
-		{"service: its owner", inService(func(s *corev1.Service) { s.OwnerReferences = nil })},
 		{"slices: conditions", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = new(false) })},
 		{"slices: no conditions", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{} })},
 		{"slices: an endpoint more", inSlices(func(s *discoveryv1.EndpointSlice) {
 			e := *s.Endpoints[0].DeepCopy()
-			e.Addresses[0] += "99"
+			e.Addresses = []string{map[discoveryv1.AddressType]string{"IPv4": "198.51.100.99", "IPv6": "2001:db8::99"}[s.AddressType]}
 			s.Endpoints = append(s.Endpoints, e)
 		})},
 		{"slices: no endpoints", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })},
@@ -152,9 +153,10 @@ func TestDrift(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			before := take(h, "web", true)
+			same := !slices.Contains(replaced, tc.name)
+			before := take(h, "web", same)
 			tc.harm(h)
-			waitPicture(h, "web", before, true)
+			waitPicture(h, "web", before, same)
 		})
 	}
 }
@@ -164,7 +166,7 @@ func TestDeletedByHand(t *testing.T) {
 	h := parallel(t)
 	apply(h, "web", dualStack)
 	h.WaitReady("web")
-	names := func() []string { return slices.Sorted(maps.Keys(take(h, "web", false).Slices)) }
+	names := func() []string { return slices.Sorted(maps.Keys(take(h, "web", true).Slices)) }
 	for _, tc := range []struct {
 		name string
 		harm func(h *harness.Test)
@@ -189,17 +191,16 @@ func TestDeletedByHand(t *testing.T) {
 			endpoints := h.Endpoints("web")
 			tc.harm(h)
 			h.Eventually("all to be back", func() error {
-				now := take(h, "web", false)
+				now := take(h, "web", true)
 				if diff := gocmp.Diff(wantNames, slices.Sorted(maps.Keys(now.Slices))); diff != "" {
 					return errors.New("slices, -want +got:\n" + diff)
 				}
 				if diff := gocmp.Diff(before.Service.Labels, now.Service.Labels); diff != "" || len(now.Service.Owners) != 1 {
 					return fmt.Errorf("the Service is %+v", now.Service)
 				}
-				service := h.Service("web")
-				for _, s := range h.Slices("web") {
-					if !metav1.IsControlledBy(&s, service) {
-						return fmt.Errorf("slice %s has owners %v", s.Name, s.OwnerReferences)
+				for name, s := range now.Slices {
+					if len(s.Owners) != 1 || string(s.Owners[0].UID) != now.Service.UID {
+						return fmt.Errorf("slice %s has owners %v", name, s.Owners)
 					}
 				}
 				if diff := gocmp.Diff(endpoints, h.Endpoints("web"), gocmp.Comparer(sameEndpoint)); diff != "" {

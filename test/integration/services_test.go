@@ -1,0 +1,564 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
+)
+
+// onePort is a backend's ports and targets, where a test is about the Service.
+const onePort = "\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.1}]"
+
+var oneEndpoint = all(harness.Healthy, at("198.51.100.1:8080"))
+
+// TestServiceTypes: what comes of each service.type.
+func TestServiceTypes(t *testing.T) {
+	h := parallel(t)
+	for _, tc := range []struct {
+		name, spec string
+		kind       v1alpha1.ServiceType
+		check      func(h *harness.Test, s *corev1.Service)
+	}{
+		{"defaults", onePort, "ClusterIP", func(h *harness.Test, s *corev1.Service) {
+			if s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone {
+				h.T.Errorf("the Service is %+v", s.Spec)
+			}
+		}},
+		{"named", "service: {name: other}" + onePort, "ClusterIP", func(h *harness.Test, s *corev1.Service) {
+			if name := h.Backend("named").Status.ServiceName; name != "other" || s.Name != "other" {
+				h.T.Errorf("the Service is %q, in status %q", s.Name, name)
+			}
+		}},
+		{"headless", "service: {type: Headless}" + onePort, "Headless", func(h *harness.Test, s *corev1.Service) {
+			if s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP != corev1.ClusterIPNone {
+				h.T.Errorf("the Service is %+v", s.Spec)
+			}
+			slice := h.Slices("headless")[0]
+			if _, ok := slice.Labels[corev1.IsHeadlessService]; !ok {
+				h.T.Errorf("the slice's labels are %v", slice.Labels)
+			}
+			if e := slice.Endpoints[0]; e.Hostname == nil || *e.Hostname != "a" {
+				h.T.Errorf("the endpoint is %v", e)
+			}
+		}},
+		{"node-port", "service: {type: NodePort, externalTrafficPolicy: Cluster}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30411}]\ntargets: [{name: a, address: 198.51.100.1}]",
+			"NodePort", func(h *harness.Test, s *corev1.Service) {
+				if s.Spec.Type != corev1.ServiceTypeNodePort || s.Spec.Ports[0].NodePort != 30411 {
+					h.T.Errorf("the Service is %+v", s.Spec)
+				}
+			}},
+		{"load-balancer", "service: {type: LoadBalancer, loadBalancerClass: example.com/lb, loadBalancerSourceRanges: [203.0.113.0/24]}" + onePort, "LoadBalancer",
+			func(h *harness.Test, s *corev1.Service) {
+				if s.Spec.Type != corev1.ServiceTypeLoadBalancer || *s.Spec.LoadBalancerClass != "example.com/lb" || !slices.Equal(s.Spec.LoadBalancerSourceRanges, []string{"203.0.113.0/24"}) {
+					h.T.Errorf("the Service is %+v", s.Spec)
+				}
+			}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			apply(h, tc.name, tc.spec)
+			b := h.WaitReady(tc.name)
+			s := h.Service(b.Status.ServiceName)
+			h.WaitStates(s.Name, oneEndpoint)
+			if len(s.Spec.Selector) > 0 || len(s.Spec.Ports) != 1 {
+				t.Errorf("the Service has selector %v and ports %v", s.Spec.Selector, s.Spec.Ports)
+			}
+			// On the Service targetPort says the port of spec.ports; what routes is the slice's.
+			if p := s.Spec.Ports[0]; p.Name != "web" || p.Port != 80 || p.TargetPort != intstr.FromInt32(80) || p.Protocol != corev1.ProtocolTCP {
+				t.Errorf("the Service's port is %+v", p)
+			}
+			if b.Status.ServiceType != tc.kind {
+				t.Errorf("status.serviceType is %s", b.Status.ServiceType)
+			}
+			tc.check(h, s)
+		})
+	}
+}
+
+// TestServiceFields: fields that mirror ServiceSpec reach the Service, change with the spec, and leave with it.
+func TestServiceFields(t *testing.T) {
+	h := parallel(t)
+	apply(h, "web", `
+service:
+  sessionAffinity: ClientIP
+  sessionAffinityTimeoutSeconds: 600
+  publishNotReadyAddresses: true
+  trafficDistribution: PreferSameZone
+  labels: {team: shop}
+  annotations: {example.com/note: hello}
+`+onePort[1:])
+	h.WaitReady("web")
+	s := h.Service("web")
+	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP || *s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds != 600 || !s.Spec.PublishNotReadyAddresses ||
+		*s.Spec.TrafficDistribution != "PreferSameZone" || s.Labels["team"] != "shop" || s.Annotations["example.com/note"] != "hello" {
+		t.Errorf("the Service is %+v", s)
+	}
+	apply(h, "web", "service: {sessionAffinity: ClientIP}"+onePort)
+	h.WaitReady("web")
+	if s := h.Service("web"); *s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds != 10800 {
+		t.Errorf("the default timeout is %d", *s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds)
+	}
+	apply(h, "web", onePort)
+	h.WaitReady("web")
+	now := h.Service("web")
+	if now.Spec.SessionAffinity != corev1.ServiceAffinityNone || now.Spec.PublishNotReadyAddresses || now.Spec.TrafficDistribution != nil || now.Labels["team"] != "" || now.Annotations["example.com/note"] != "" {
+		t.Errorf("the Service is %+v", now)
+	}
+	if now.UID != s.UID {
+		t.Error("the Service is another one")
+	}
+}
+
+// TestPorts: slices stand by the lists of target ports, port names are the Service's, "" included, and every protocol goes.
+func TestPorts(t *testing.T) {
+	h := parallel(t)
+	apply(h, "many", `
+ports:
+- {name: web, port: 80, targetPort: 8080, appProtocol: http}
+- {name: dns, port: 53, protocol: UDP}
+- {name: assoc, port: 53, targetPort: 5353, protocol: SCTP}
+targets:
+- {name: a, address: 198.51.100.1}
+- {name: b, address: 198.51.100.2, ports: [{name: web, port: 9090}]}
+- {name: c, address: 198.51.100.3, ports: [{name: web, port: 8080}]}
+`)
+	h.WaitReady("many")
+	byAddr := map[string]discoveryv1.EndpointSlice{}
+	for _, s := range h.Slices("many") {
+		for _, e := range s.Endpoints {
+			byAddr[e.Addresses[0]] = s
+		}
+	}
+	port := func(name string, number int32, protocol corev1.Protocol, app *string) discoveryv1.EndpointPort {
+		return discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol, AppProtocol: app}
+	}
+	for addr, web := range map[string]int32{"198.51.100.1": 8080, "198.51.100.2": 9090, "198.51.100.3": 8080} {
+		want := []discoveryv1.EndpointPort{
+			port("assoc", 5353, corev1.ProtocolSCTP, nil), port("dns", 53, corev1.ProtocolUDP, nil), port("web", web, corev1.ProtocolTCP, new("http")),
+		}
+		if diff := gocmp.Diff(want, byAddr[addr].Ports); diff != "" {
+			t.Errorf("ports of %s, -want +got:\n%s", addr, diff)
+		}
+	}
+	if byAddr["198.51.100.1"].Name != byAddr["198.51.100.3"].Name || byAddr["198.51.100.1"].Name == byAddr["198.51.100.2"].Name {
+		t.Error("slices do not stand by their lists of ports")
+	}
+	if p := h.Service("many").Spec.Ports; len(p) != 3 || p[1].Protocol != corev1.ProtocolUDP || p[2].Protocol != corev1.ProtocolSCTP || p[1].TargetPort.IntVal != 53 {
+		t.Errorf("the Service's ports are %+v", p)
+	}
+
+	apply(h, "unnamed", "ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", port: 81}]}]")
+	h.WaitReady("unnamed")
+	h.WaitStates("unnamed", all(harness.Healthy, at("198.51.100.1:81")))
+	if p := h.Slices("unnamed")[0].Ports[0]; p.Name == nil || *p.Name != "" {
+		t.Errorf("the slice's port is %+v", p)
+	}
+	// A port leaves, another comes, one gets another name.
+	apply(h, "many", "ports:\n- {name: http, port: 80, targetPort: 8080}\n- {name: more, port: 81}\ntargets: [{name: a, address: 198.51.100.1}]")
+	h.WaitReady("many")
+	h.Eventually("the new ports", func() error {
+		all := h.Slices("many")
+		want := []discoveryv1.EndpointPort{port("http", 8080, corev1.ProtocolTCP, nil), port("more", 81, corev1.ProtocolTCP, nil)}
+		if len(all) != 1 {
+			return fmt.Errorf("there are %d slices", len(all))
+		}
+		if diff := gocmp.Diff(want, all[0].Ports); diff != "" {
+			return errors.New("-want +got:\n" + diff)
+		}
+		return nil
+	})
+}
+
+// TestHeadlessAndBack: ClusterIP -> Headless -> ClusterIP and NodePort keep the Service and its slices; each crossing is told.
+func TestHeadlessAndBack(t *testing.T) {
+	h := parallel(t)
+	apply(h, "web", "service: {type: ClusterIP}"+onePort)
+	h.WaitReady("web")
+	service, slice := h.Service("web"), h.Slices("web")[0]
+	for _, kind := range []string{"Headless", "ClusterIP", "Headless", "NodePort", "Headless", "LoadBalancer", "Headless"} {
+		apply(h, "web", "service: {type: "+kind+"}"+onePort)
+		b := h.WaitReady("web")
+		h.WaitStates("web", oneEndpoint)
+		now := h.Service("web")
+		if now.UID != service.UID || (now.Spec.ClusterIP == corev1.ClusterIPNone) != (kind == "Headless") || now.Spec.ExternalName != "" || string(b.Status.ServiceType) != kind {
+			t.Errorf("%s: the Service is %+v, status says %s", kind, now, b.Status.ServiceType)
+		}
+		s := h.Slices("web")
+		if len(s) != 1 || s[0].UID != slice.UID {
+			t.Errorf("%s: the slice is not the one that it was: %+v", kind, s)
+		}
+		if _, headless := s[0].Labels[corev1.IsHeadlessService]; headless != (kind == "Headless") || (s[0].Endpoints[0].Hostname != nil) != (kind == "Headless") {
+			t.Errorf("%s: the slice is %+v", kind, s[0])
+		}
+	}
+	h.WaitEvent("web", "HeadlessChanged")
+}
+
+// TestNodePortKept: the node port that the API server chose stays, whatever else changes.
+func TestNodePortKept(t *testing.T) {
+	h := parallel(t)
+	const target = "\ntargets: [{name: a, address: 198.51.100.1}]"
+	apply(h, "web", "service: {type: NodePort}\nports: [{name: web, port: 80}]"+target)
+	h.WaitReady("web")
+	number := h.Service("web").Spec.Ports[0].NodePort
+	if number == 0 {
+		t.Fatal("the Service has no node port")
+	}
+	for _, spec := range []string{
+		"service: {type: NodePort}\nports: [{name: more, port: 81}, {name: web, port: 80}]" + target,
+		"service: {type: LoadBalancer}\nports: [{name: web, port: 8080}]" + target,
+		"service: {type: NodePort, sessionAffinity: ClientIP}\nports: [{name: web, port: 80}]" + target,
+	} {
+		apply(h, "web", spec)
+		h.WaitReady("web")
+		ports := h.Service("web").Spec.Ports
+		if last := ports[len(ports)-1]; last.Name != "web" || last.NodePort != number {
+			t.Errorf("with %s\nthe node port is not %d: %+v", spec, number, ports)
+		}
+	}
+	apply(h, "web", "service: {type: ClusterIP}\nports: [{name: web, port: 80}]"+target)
+	h.WaitReady("web")
+	if p := h.Service("web").Spec.Ports[0]; p.NodePort != 0 {
+		t.Errorf("a Service of type ClusterIP has node port %d", p.NodePort)
+	}
+}
+
+// TestRefusedByAPIServer: a change that the API server refuses is told with its field, never answered by deleting the Service, and what stood goes on
+// standing; once it is taken back all is well.
+func TestRefusedByAPIServer(t *testing.T) {
+	h := parallel(t)
+	for _, tc := range []struct{ name, good, bad, field string }{
+		{"class", "service: {type: LoadBalancer, loadBalancerClass: example.com/one}" + onePort, "service: {type: LoadBalancer, loadBalancerClass: example.com/two}" + onePort,
+			"spec.loadBalancerClass"},
+		{"families", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}" + onePort, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv6]}" + onePort,
+			"spec.ipFamilies[0]"},
+		{"node-port", "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30412}]\ntargets: [{name: a, address: 198.51.100.1}]",
+			"service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 80}]\ntargets: [{name: a, address: 198.51.100.1}]", "spec.ports[0].nodePort"},
+		{"label", "service: {labels: {team: shop}}" + onePort, `service: {labels: {"example.com/": x}}` + onePort, "metadata.labels"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			apply(h, tc.name, tc.good)
+			h.WaitReady(tc.name)
+			service := h.Service(tc.name)
+			apply(h, tc.name, tc.bad)
+			h.WaitCondition(tc.name, "Programmed", metav1.ConditionFalse, "ApplyFailed")
+			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "ApplyFailed")
+			waitMessage(h, tc.name, "Programmed", tc.field)
+			wantStalled(h, tc.name, "")
+			h.WaitStates(tc.name, oneEndpoint)
+			if now := h.Service(tc.name); now.UID != service.UID || now.DeletionTimestamp != nil || now.ResourceVersion != service.ResourceVersion {
+				t.Errorf("the Service is not the one that it was: %+v", now)
+			}
+			h.WaitEvent(tc.name, "ApplyFailed")
+			apply(h, tc.name, tc.good)
+			h.WaitReady(tc.name)
+			waitProgrammed(h, tc.name)
+		})
+	}
+}
+
+// TestRefusedFromTheStart: a Service that the API server won't create.
+func TestRefusedFromTheStart(t *testing.T) {
+	h := parallel(t)
+	const spec = "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: %d}]\ntargets: [{name: a, address: 198.51.100.1}]"
+	apply(h, "web", spec, 80)
+	h.WaitCondition("web", "Programmed", metav1.ConditionFalse, "ApplyFailed")
+	waitMessage(h, "web", "Programmed", "spec.ports[0].nodePort")
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "ApplyFailed")
+	apply(h, "web", spec, 30413)
+	h.WaitReady("web")
+
+	// A node port that is taken, until it is free: nothing is given up on.
+	apply(h, "late", spec, 30413)
+	h.WaitCondition("late", "Programmed", metav1.ConditionFalse, "ApplyFailed")
+	waitMessage(h, "late", "Programmed", "nodePort")
+	apply(h, "late", spec, 30414)
+	h.WaitReady("late")
+}
+
+// TestExternalName: an alias has no slices, and asks no nameserver.
+func TestExternalName(t *testing.T) {
+	h := parallel(t)
+	ns := newNameserver(h)
+	ns.set("db.example.com", good("198.51.100.1"))
+	ns.set("db2.example.com", good("198.51.100.1"))
+	const spec = `
+service: {type: %s}
+ports: [{name: web, port: 80, targetPort: 8080}]
+targets: [{name: a, hostname: %s}]
+dns: {nameservers: ["%s"], minTTLSeconds: 1}
+`
+	apply(h, "web", spec, "ExternalName", "db.example.com", ns.V4)
+	b := h.WaitReady("web")
+	s := h.Service("web")
+	if s.Spec.Type != corev1.ServiceTypeExternalName || s.Spec.ExternalName != "db.example.com" || b.Status.ServiceType != "ExternalName" {
+		t.Errorf("the Service is %+v, status says %+v", s.Spec, b.Status)
+	}
+	waitProgrammed(h, "web")
+	for _, condition := range []string{"Resolved", "Healthy", "Permitted", "Accepted"} {
+		h.WaitCondition("web", condition, metav1.ConditionTrue, condition)
+	}
+	apply(h, "web", spec, "ExternalName", "db2.example.com", ns.V4)
+	h.WaitReady("web")
+	if s := h.Service("web"); s.Spec.ExternalName != "db2.example.com" {
+		t.Errorf("the Service is an alias of %s", s.Spec.ExternalName)
+	}
+	waitNoSlices(h, "web")
+	if n := ns.queries(); n > 0 {
+		t.Errorf("%d queries were sent", n)
+	}
+
+	// There and back, it is the same Service.
+	apply(h, "web", spec, "ClusterIP", "db2.example.com", ns.V4)
+	h.WaitStates("web", oneEndpoint)
+	h.WaitReady("web")
+	apply(h, "web", spec, "ExternalName", "db2.example.com", ns.V4)
+	waitNoSlices(h, "web")
+	h.WaitReady("web")
+	if now := h.Service("web"); now.UID != s.UID || now.Spec.Type != corev1.ServiceTypeExternalName {
+		t.Errorf("the Service is %+v", now)
+	}
+	if b := h.Backend("web"); b.Status.Endpoints != nil && b.Status.Endpoints.Total > 0 {
+		t.Errorf("status.endpoints is %+v", b.Status.Endpoints)
+	}
+}
+
+// TestPassthrough: the name itself is published, in a slice of addressType FQDN, and nobody asks for it or probes it.
+func TestPassthrough(t *testing.T) {
+	h := parallel(t)
+	ns := newNameserver(h)
+	ns.set("db.example.com", good("198.51.100.1"))
+	const spec = `
+service: {type: Headless, labels: {team: shop}}
+ports: [{name: web, port: 80, targetPort: 8080}]
+targets: [{name: a, hostname: db.example.com, zone: z1%s}]
+dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
+`
+	apply(h, "web", spec, "", "Passthrough", ns.V4)
+	h.WaitReady("web")
+	all := h.Slices("web")
+	if len(all) != 1 {
+		t.Fatalf("there are %d slices", len(all))
+	}
+	s := all[0]
+	if s.AddressType != discoveryv1.AddressTypeFQDN || len(s.Endpoints) != 1 || !slices.Equal(s.Endpoints[0].Addresses, []string{"db.example.com"}) || *s.Ports[0].Port != 8080 || *s.Ports[0].Name != "web" {
+		t.Errorf("the slice is %+v", s)
+	}
+	if s.Labels["team"] != "shop" || s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy || s.Labels[v1alpha1.LabelName] != "web" {
+		t.Errorf("the slice's labels are %v", s.Labels)
+	}
+	if c := s.Endpoints[0].Conditions; c.Ready == nil || !*c.Ready || c.Serving == nil || !*c.Serving || c.Terminating == nil || *c.Terminating {
+		t.Errorf("the endpoint's conditions are %+v", c)
+	}
+	waitTarget(h, "web", "a", "Unprobed", "")
+	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "Healthy")
+	h.WaitCondition("web", "Resolved", metav1.ConditionTrue, "Resolved")
+	if n := ns.queries(); n > 0 {
+		t.Errorf("%d queries were sent", n)
+	}
+
+	apply(h, "web", spec, ", state: Disabled", "Passthrough", ns.V4)
+	waitNoSlices(h, "web")
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	apply(h, "web", spec, "", "Resolve", ns.V4)
+	h.WaitStates("web", oneEndpoint)
+	apply(h, "web", spec, "", "Passthrough", ns.V4)
+	h.Eventually("the name alone to be published", func() error {
+		if all := h.Slices("web"); len(all) != 1 || all[0].AddressType != discoveryv1.AddressTypeFQDN {
+			return fmt.Errorf("there are %+v", all)
+		}
+		return nil
+	})
+}
+
+// TestTrafficDistribution: every endpoint with a zone carries it as a hint, ready or not, and with PreferSameNode its node.
+func TestTrafficDistribution(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 1)
+	const spec = `
+service: {%s ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+ports: [{name: web, port: 80}]
+targets:
+- {name: a, address: %s, zone: z1, nodeName: n1, ports: [{name: web, port: 8001}]}
+- {name: b, address: 198.51.100.2, zone: z2, nodeName: n2, state: Draining, ports: [{name: web, port: 8001}]}
+- {name: c, address: 198.51.100.3, %s ports: [{name: web, port: 8001}]}
+healthCheck: %s
+`
+	wantHints := func(want map[string]string) {
+		t.Helper()
+		h.Eventually("the hints", func() error {
+			got := map[string]string{}
+			for _, s := range h.Slices("web") {
+				for _, e := range s.Endpoints {
+					text := ""
+					if e.Hints != nil {
+						text = fmt.Sprintf("%v %v", e.Hints.ForZones, e.Hints.ForNodes)
+					}
+					got[e.Addresses[0]] = text
+				}
+			}
+			if diff := gocmp.Diff(want, got); diff != "" {
+				return errors.New("-want +got:\n" + diff)
+			}
+			return nil
+		})
+	}
+	a := f.V4.String()
+	apply(h, "web", spec, "trafficDistribution: PreferSameZone,", a, "zone: z3,", httpCheck)
+	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.2:8001"): "terminating", at("198.51.100.3:8001"): harness.Unhealthy})
+	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
+	if c := meta.FindStatusCondition(waitProgrammed(h, "web").Status.Conditions, "Programmed"); c.Message != "Service and EndpointSlices are as planned." {
+		t.Errorf("the message is %q", c.Message)
+	}
+
+	apply(h, "web", spec, "trafficDistribution: PreferSameNode,", a, "zone: z3,", httpCheck)
+	wantHints(map[string]string{a: "[{z1}] [{n1}]", "198.51.100.2": "[{z2}] [{n2}]", "198.51.100.3": "[{z3}] []"})
+	apply(h, "web", spec, "trafficDistribution: PreferClose,", a, "", httpCheck)
+	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": ""})
+	waitMessage(h, "web", "Programmed", "kube-proxy will ignore")
+	apply(h, "web", spec, "", a, "", httpCheck)
+	wantHints(map[string]string{a: "", "198.51.100.2": "", "198.51.100.3": ""})
+	for _, s := range h.Slices("web") {
+		for _, e := range s.Endpoints {
+			if e.Addresses[0] == a && (e.Zone == nil || *e.Zone != "z1" || e.NodeName == nil || *e.NodeName != "n1") {
+				t.Errorf("the endpoint is %+v", e)
+			}
+		}
+	}
+}
+
+// TestFamilies: an address of a family that the Service lacks is not published, and told; it is once the Service has the family.
+func TestFamilies(t *testing.T) {
+	h := parallel(t)
+	const spec = `
+service: {ipFamilyPolicy: %s, ipFamilies: [%s]}
+ports: [{name: web, port: 80}]
+targets:
+- {name: a, address: 198.51.100.1}
+- {name: b, address: "2001:db8::1"}
+`
+	v4, v6 := at("198.51.100.1:80"), at("[2001:db8::1]:80")
+	for _, tc := range []struct {
+		name, policy, families string
+		want                   []netip.AddrPort
+		lacking                string
+	}{
+		{"v4", "SingleStack", "IPv4", []netip.AddrPort{v4}, "b"},
+		{"v6", "SingleStack", "IPv6", []netip.AddrPort{v6}, "a"},
+		{"both", "RequireDualStack", "IPv6, IPv4", []netip.AddrPort{v4, v6}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			apply(h, tc.name, spec, tc.policy, tc.families)
+			h.WaitReady(tc.name)
+			h.WaitStates(tc.name, all(harness.Healthy, tc.want...))
+			if tc.lacking != "" {
+				waitTarget(h, tc.name, tc.lacking, "Unprobed", "FamilyNotServed")
+			}
+			waitProgrammed(h, tc.name)
+			for _, s := range h.Slices(tc.name) {
+				for _, e := range s.Endpoints {
+					if len(e.Addresses) != 1 || netip.MustParseAddr(e.Addresses[0]).Is4() != (s.AddressType == discoveryv1.AddressTypeIPv4) {
+						t.Errorf("slice %s of type %s has endpoint %v", s.Name, s.AddressType, e.Addresses)
+					}
+				}
+			}
+		})
+	}
+	service := h.Service("v4")
+	apply(h, "v4", spec, "RequireDualStack", "IPv4, IPv6")
+	h.WaitStates("v4", all(harness.Healthy, v4, v6))
+	waitTarget(h, "v4", "b", "Unprobed", "")
+	apply(h, "v4", spec, "SingleStack", "IPv4")
+	h.WaitStates("v4", all(harness.Healthy, v4))
+	waitTarget(h, "v4", "b", "Unprobed", "FamilyNotServed")
+	if now := h.Service("v4"); now.UID != service.UID || now.Spec.ClusterIP != service.Spec.ClusterIP {
+		t.Errorf("the Service is another one: %+v", now)
+	}
+}
+
+// TestLocal: traffic policies Local want a node of every target.
+func TestLocal(t *testing.T) {
+	h := parallel(t)
+	apply(h, "web", `
+service: {type: NodePort, internalTrafficPolicy: Local, externalTrafficPolicy: Local}
+ports: [{name: web, port: 80, targetPort: 8080}]
+targets: [{name: a, address: 198.51.100.1, nodeName: n1}]
+`)
+	h.WaitReady("web")
+	s := h.Service("web")
+	if *s.Spec.InternalTrafficPolicy != corev1.ServiceInternalTrafficPolicyLocal || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		t.Errorf("the Service is %+v", s.Spec)
+	}
+	if e := h.Slices("web")[0].Endpoints[0]; e.NodeName == nil || *e.NodeName != "n1" {
+		t.Errorf("the endpoint is %+v", e)
+	}
+	apply(h, "web", "service: {type: NodePort}"+onePort)
+	h.WaitReady("web")
+	if s := h.Service("web"); *s.Spec.InternalTrafficPolicy != corev1.ServiceInternalTrafficPolicyCluster || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyCluster {
+		t.Errorf("the Service is %+v", s.Spec)
+	}
+}
+
+// TestBounds: slices are filled up to --max-endpoints-per-slice, and what is beyond --max-endpoints-per-backend is told and not published.
+func TestBounds(t *testing.T) {
+	h := harness.New(t)
+	m := h.StartManager("--max-endpoints-per-slice=3", "--max-endpoints-per-backend=10")
+	targets := func(from, to int) (text string) {
+		for i := from; i <= to; i++ {
+			text += fmt.Sprintf("\n- {name: t%02d, address: 198.51.100.%[1]d}", i)
+		}
+		return text
+	}
+	count := func() (endpoints int) {
+		for _, s := range h.Slices("web") {
+			if len(s.Endpoints) > 3 {
+				t.Errorf("a slice has %d endpoints", len(s.Endpoints))
+			}
+			endpoints += len(s.Endpoints)
+		}
+		return endpoints
+	}
+	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:"+targets(1, 10))
+	h.WaitReady("web")
+	if n, slices := count(), len(h.Slices("web")); n != 10 || slices != 4 {
+		t.Errorf("%d endpoints stand in %d slices", n, slices)
+	}
+	// What is published stays first, the rest is told.
+	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:"+targets(20, 21)+targets(1, 10))
+	waitTarget(h, "web", "t20", "Unprobed", "Truncated")
+	waitTarget(h, "web", "t21", "Unprobed", "Truncated")
+	h.WaitReady("web")
+	before := take(h, "web", true)
+	if n := count(); n != 10 {
+		t.Errorf("%d endpoints are published", n)
+	}
+	m.Stop()
+	h.StartManager() // with the defaults: 100 in a slice
+	h.Eventually("all endpoints in few slices", func() error {
+		if n := len(h.Endpoints("web")); n != 12 {
+			return fmt.Errorf("there are %d endpoints", n)
+		}
+		return nil
+	})
+	if after := take(h, "web", true); after.Service.UID != before.Service.UID {
+		t.Error("the Service is another one")
+	}
+	remove(h, h.Backend("web"), client.PropagationPolicy(metav1.DeletePropagationBackground))
+	waitNoSlices(h, "web")
+}

@@ -213,9 +213,10 @@ func verdicts(snapshot map[probe.ID]probe.State) func(plan.ProbeID) plan.ProbeSt
 // permit asks policy in the planner's words.
 func permit(view *policy.View) plan.Permit {
 	return func(name string, addr netip.Addr, ports []plan.Port) plan.Refusal {
-		asked := make([]policy.Port, len(ports))
-		for i, p := range ports {
-			asked[i] = policy.Port{Protocol: p.Protocol, Port: uint16(p.Port)}
+		var few [8]policy.Port
+		asked := few[:0]
+		for _, p := range ports {
+			asked = append(asked, policy.Port{Protocol: p.Protocol, Port: uint16(p.Port)})
 		}
 		d := view.Target(name, addr, asked...)
 		r := plan.Refusal{Denied: !d.Allowed, WouldDeny: d.WouldDeny, KeepPublished: d.ByDiscoveryAlone}

@@ -82,9 +82,22 @@ type Candidate struct {
 	draining bool
 	// place is that of its address in finder.places.
 	place int32
-	// probed tells whether Probe is to be used.
-	probed bool
-	Probe  Probe
+	// probePort is where it is probed, under the name host; 0 where it is not.
+	probePort uint16
+	host      string
+	// published: an endpoint of that address stands in a slice, with serving as its condition.
+	published, serving bool
+}
+
+func (c *Candidate) probed() bool { return c.probePort != 0 }
+
+// id identifies c among the probes.
+func (c *Candidate) id() ProbeID {
+	return ProbeID{Target: c.Target, Addr: c.Addr, Port: uint16(c.Ports[0].Port)}
+}
+
+func (c *Candidate) probe() Probe {
+	return Probe{ID: c.id(), Dial: netip.AddrPortFrom(c.Addr, c.probePort), Host: c.host, Published: c.published, Serving: c.serving}
 }
 
 // leaving: the address has left spec or DNS, and stays for drainSeconds.
@@ -134,8 +147,8 @@ type Candidates struct {
 func (c *Candidates) Probes() []Probe {
 	probes := make([]Probe, 0, len(c.Endpoints))
 	for i := range c.Endpoints {
-		if e := &c.Endpoints[i]; e.probed {
-			probes = append(probes, e.Probe)
+		if e := &c.Endpoints[i]; e.probed() {
+			probes = append(probes, e.probe())
 		}
 	}
 	return probes
@@ -292,21 +305,17 @@ func (f *finder) addProbe(c *Candidate, t *v1alpha1.Target, srv uint16, publishe
 	if !ok {
 		return
 	}
-	c.probed = true
-	c.Probe = Probe{
-		ID:   ProbeID{Target: c.Target, Addr: c.Addr, Port: uint16(c.Ports[0].Port)},
-		Dial: netip.AddrPortFrom(c.Addr, port),
-		Host: t.Hostname,
-	}
+	c.probePort, c.host = port, t.Hostname
 	if published != nil {
-		c.Probe.Published, c.Probe.Serving = true, published.Serving
+		c.published, c.serving = true, published.Serving
 	}
 }
 
 func (f *finder) permit(name string, c *Candidate) Refusal {
 	ports := c.Ports
-	if c.probed {
-		ports = append(slices.Clip(ports), Port{Port: int32(c.Probe.Dial.Port()), Protocol: corev1.ProtocolTCP})
+	asked := func(p Port) bool { return p.Port == int32(c.probePort) && p.Protocol == corev1.ProtocolTCP }
+	if c.probed() && !slices.ContainsFunc(ports, asked) {
+		ports = append(slices.Clip(ports), Port{Port: int32(c.probePort), Protocol: corev1.ProtocolTCP})
 	}
 	return f.Permit(name, c.Addr, ports)
 }
@@ -351,9 +360,8 @@ func (f *finder) leave() {
 		if len(c.Ports) == 0 {
 			continue
 		}
-		id := ProbeID{Target: p.Target, Addr: p.Addr, Port: uint16(c.Ports[0].Port)}
-		if probe, ok := probes[id]; ok && f.Backend.Spec.HealthCheck != nil {
-			c.probed, c.Probe = true, probe
+		if probe, ok := probes[c.id()]; ok && f.Backend.Spec.HealthCheck != nil {
+			c.probePort, c.host, c.published, c.serving = probe.Dial.Port(), probe.Host, true, p.Serving
 			name = cmp.Or(name, probe.Host)
 		}
 		if r := f.permit(name, &c); r.Denied && !r.KeepPublished {

@@ -71,8 +71,8 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	tiers := newTally(in.Backend, c)
 	for i := range c.Endpoints {
 		e := &c.Endpoints[i]
-		if e.probed {
-			out.States[i] = in.State(e.Probe.ID)
+		if e.probed() {
+			out.States[i] = in.State(e.id())
 		}
 		verdict := out.States[i].Verdict
 		if !enforced {
@@ -81,7 +81,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 		out.Endpoints[i] = e.Endpoint
 		out.Endpoints[i].Terminating = e.draining
 		out.Endpoints[i].Serving = verdict == Healthy ||
-			verdict == Unknown && (e.Probe.Published && e.Probe.Serving || !e.Probe.Published && initial || e.leaving() && e.Serving)
+			verdict == Unknown && (e.published && e.serving || !e.published && initial || e.leaving() && e.Serving)
 		if !e.draining {
 			tiers.count(e.tier, verdict)
 		}

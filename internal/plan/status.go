@@ -102,7 +102,7 @@ func (w *statusWriter) count() {
 			c.Ready++
 		}
 		verdict := Healthy
-		if i < len(w.Candidates.Endpoints) && w.Candidates.Endpoints[i].probed {
+		if i < len(w.Candidates.Endpoints) && w.Candidates.Endpoints[i].probed() {
 			verdict = w.Publication.States[i].Verdict
 			w.probed.total++
 			w.probed.healthy += count(verdict == Healthy)
@@ -396,7 +396,7 @@ func CountStates(c *Candidates, p *Publication) map[v1alpha1.ObservedState]int {
 		switch {
 		case p.Endpoints[i].Terminating:
 			state = v1alpha1.ObservedStateDraining
-		case i >= len(c.Endpoints) || !c.Endpoints[i].probed:
+		case i >= len(c.Endpoints) || !c.Endpoints[i].probed():
 		case p.States[i].Verdict == Healthy:
 			state = v1alpha1.ObservedStateHealthy
 		case p.States[i].Verdict == Unhealthy:

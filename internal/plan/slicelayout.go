@@ -148,9 +148,14 @@ func (p *planner) place(g *group) {
 		return cmp.Or(strings.Compare(zone, s.zone), strings.Compare(target, s.target))
 	}
 	byZone := func(zone, _ string, s *slot) int { return strings.Compare(zone, s.zone) }
+	// What left is replaced first, so that slices keep their sizes. Then the emptiest grow, so that all have some room: the next addition will mostly find it where something is written anyway.
+	asBefore := func(s *slot) int { return min(len(s.slice.Endpoints), limit) }
+	full := func(*slot) int { return limit }
 	for _, home := range []func(zone, target string, s *slot) int{byTarget, byZone} {
-		slices.SortStableFunc(open, func(a, b *slot) int { return cmp.Or(home(a.zone, a.target, b), b.size-a.size) })
-		rest = p.fillHome(open, rest, home)
+		for _, level := range []func(*slot) int{asBefore, full} {
+			slices.SortStableFunc(open, func(a, b *slot) int { return cmp.Or(home(a.zone, a.target, b), a.size-b.size) })
+			rest = fillHome(p.desired, open, rest, home, level)
+		}
 	}
 	slices.SortStableFunc(open, func(a, b *slot) int { return a.size - b.size })
 	must := max(0, len(rest)-further*limit)
@@ -171,14 +176,14 @@ func (p *planner) fill(slots []*slot, list []int32) (rest []int32) {
 	return list
 }
 
-// fillHome puts endpoints into slots of the same fate, told by home; list and slots are in its order. It returns what is left.
-func (p *planner) fillHome(slots []*slot, list []int32, home func(zone, target string, s *slot) int) (rest []int32) {
+// fillHome puts endpoints into slots of the same fate, told by home, up to the given level; list and slots are in the order of fate. It returns what is left.
+func fillHome(desired []Endpoint, slots []*slot, list []int32, home func(zone, target string, s *slot) int, level func(*slot) int) (rest []int32) {
 	for i := 0; i < len(list); {
-		e := &p.desired[list[i]]
+		e := &desired[list[i]]
 		switch {
 		case len(slots) == 0:
 			return append(rest, list[i:]...)
-		case home(e.Zone, e.Target, slots[0]) > 0 || slots[0].size == p.template.Max:
+		case slots[0].size >= level(slots[0]) || home(e.Zone, e.Target, slots[0]) > 0:
 			slots = slots[1:]
 		case home(e.Zone, e.Target, slots[0]) < 0:
 			rest = append(rest, list[i])
@@ -224,7 +229,7 @@ func (p *planner) pieceSize(list []int32, least int) int {
 	return cmp.Or(between, most)
 }
 
-// roomy finds an untouched slice that has room for all of list, and opens it: the fullest of the same zone, else of the light ones, else of all. nil: there is none.
+// roomy finds an untouched slice that has room for all of list, and opens it: the emptiest of the same zone, else of the light ones, else of all. nil: there is none.
 func (p *planner) roomy(g *group, list []int32) *slot {
 	if len(list) == p.template.Max {
 		return nil
@@ -244,7 +249,7 @@ func (p *planner) roomy(g *group, list []int32) *slot {
 		if s.written || s.leaving || s.size+len(list) > p.template.Max {
 			continue
 		}
-		if best == nil || cmp.Or(rank(s)-rank(best), best.size-s.size) < 0 {
+		if best == nil || cmp.Or(rank(s)-rank(best), s.size-best.size) < 0 {
 			best = s
 		}
 	}

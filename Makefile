@@ -55,8 +55,8 @@ build: ## Build bin/manager and the kubectl plugins
 	for p in $(PLUGINS); do $(GO_BUILD) -o bin/$$p ./cmd/$$p; done
 
 .PHONY: demo
-demo: packages build bin/devcluster ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it by itself
-	cd test && go build -o ../bin/demo ./demo
+demo: packages ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it by itself
+	cd test && go build -trimpath -o ../bin/demo ./demo
 	bin/demo
 
 .PHONY: run

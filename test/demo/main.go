@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
@@ -149,7 +150,7 @@ func perform(ctx context.Context, l *lab.Lab, view *view) error {
 	return err
 }
 
-// publish applies the sample, and returns where its Service is once it is ready.
+// publish applies the sample, and returns where its Service is once all of its backends get requests.
 func publish(ctx context.Context, l *lab.Lab, document string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -165,6 +166,14 @@ func publish(ctx context.Context, l *lab.Lab, document string) (string, error) {
 		return "", err
 	}
 	ip, err := l.Kubectl(ctx, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+	for routes := 0; err == nil && routes < 3; {
+		if !sleepUntil(ctx, time.Now().Add(look)) {
+			return "", fmt.Errorf("kube-proxy routes to %d of 3 backends: %w", routes, ctx.Err())
+		}
+		var all []netip.AddrPort
+		all, err = l.Routes(ctx, namespace, name)
+		routes = len(all)
+	}
 	return ip + ":80", err
 }
 

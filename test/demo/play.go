@@ -58,10 +58,13 @@ const patience = 20 * time.Second
 func play(ctx context.Context, v *view) error {
 	phase := min(max(v.length/5, 4*time.Second), 10*time.Second)
 	v.tell("all three backends serve")
-	next := time.Now().Add(phase)
+	next, end := time.Now().Add(phase), v.begin.Add(v.length)
 	for round := 1; ; round++ {
 		for i, f := range []fault{kill, blackHole} {
 			b := v.backends[(round+i)%len(v.backends)]
+			if end.Sub(next) < phase { // too late for another act
+				next = end.Add(phase)
+			}
 			if !sleepUntil(ctx, next) {
 				return nil
 			}

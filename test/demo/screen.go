@@ -17,7 +17,7 @@ const (
 	enterScreen = "\x1b[?1049h\x1b[?25l"
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
 	home        = "\x1b[H"
-	clearLine   = "\x1b[K\r\n"
+	clearLine   = "\x1b[K\n"
 	clearBelow  = "\x1b[J"
 	bold        = "\x1b[1m"
 	red         = "\x1b[31m"
@@ -64,7 +64,7 @@ func (v *view) linesLocked(tally lab.Tally, height int) []string {
 		rate := v.rates[b.Name()]
 		bar := strings.Repeat("#", min(barWidth, rate*barWidth*int(interval)/int(time.Second)))
 		lines = append(lines, fmt.Sprintf("%-7s  %s  %s  %8d  %3d %s", b.Name(), painted(v.machines[b.Name()], 11, "serves"),
-			painted(v.states[b.V4.String()], 14, "ready, serving"), tally.Answers[b.Name()], rate, bar))
+			painted(v.states[b.V4.String()], 14, inRotation), tally.Answers[b.Name()], rate, bar))
 	}
 	lines = append(lines, fmt.Sprintf("%-36s  %8d  %3d", "requests without an answer", tally.Failed, v.rates[""]), "",
 		bold+"$ kubectl get externalbackend"+plain)
@@ -139,9 +139,10 @@ func (v *view) summary(tally lab.Tally) string {
 	for i := range v.outages {
 		fmt.Fprintf(&out, "  %s\n", &v.outages[i])
 	}
-	fmt.Fprintf(&out, "  %d requests in all, %d failed;", tally.Sent, tally.Failed)
+	fmt.Fprintf(&out, "  %d requests in all", tally.Sent)
 	for _, b := range v.backends {
-		fmt.Fprintf(&out, " %s answered %d", b.Name(), tally.Answers[b.Name()])
+		fmt.Fprintf(&out, ", %d answered by %s", tally.Answers[b.Name()], b.Name())
 	}
-	return out.String() + "\n"
+	fmt.Fprintf(&out, ", %d by nobody\n", tally.Failed)
+	return out.String()
 }

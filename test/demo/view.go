@@ -27,6 +27,8 @@ const (
 	count = time.Second
 	// maxLines bounds what is remembered of the story and of the events.
 	maxLines = 200
+	// inRotation is the state of an endpoint that gets requests; nothing drains here.
+	inRotation = "ready, serving"
 )
 
 // view is what the audience sees: it looks at the cluster, and draws a screen or, where standard output is none, writes a line for each change.
@@ -42,10 +44,11 @@ type view struct {
 	machines map[string]string // backend -> "serves" or its fault
 	states   map[string]string // address -> its endpoint's conditions
 	changed  chan struct{}     // closed when states change
-	counted  lab.Tally         // at the last count
-	rates    map[string]int    // machine -> answers a second; "" -> failures
-	table    []string          // what kubectl would show
-	ageless  []string          // the same, less the age
+	counts   int
+	counted  lab.Tally      // at the last count
+	rates    map[string]int // machine -> answers a second; "" -> failures
+	table    []string       // what kubectl would show
+	ageless  []string       // the same, less the age
 	events   []string
 	seen     map[string]bool // events, by name and count
 	story    []string
@@ -129,7 +132,7 @@ func (v *view) awaitReady(ctx context.Context, b *backend, ready bool) (time.Tim
 		v.mu.Lock()
 		state, changed := v.states[b.V4.String()], v.changed
 		v.mu.Unlock()
-		if strings.Contains(state, "ready") == ready {
+		if (state == inRotation) == ready {
 			return time.Now(), nil
 		}
 		select {
@@ -243,7 +246,9 @@ func (v *view) count() {
 	}
 	v.rates[""] = tally.Failed - v.counted.Failed
 	v.counted = tally
-	v.lineLocked("requests", fmt.Sprintf("in the last second: %s, failed %d", strings.Join(texts, ", "), v.rates[""]))
+	if v.counts++; v.counts%3 == 0 {
+		v.lineLocked("requests", fmt.Sprintf("in the last second: %s, failed %d", strings.Join(texts, ", "), v.rates[""]))
+	}
 }
 
 // columns asks for the table that kubectl prints, header first.

@@ -148,7 +148,8 @@ func (p *planner) place(g *group) {
 		return cmp.Or(strings.Compare(zone, s.zone), strings.Compare(target, s.target))
 	}
 	byZone := func(zone, _ string, s *slot) int { return strings.Compare(zone, s.zone) }
-	// What left is replaced first, so that slices keep their sizes. Then the emptiest grow, so that all have some room: the next addition will mostly find it where something is written anyway.
+	// What left is replaced first, so that slices keep their sizes. Then the emptiest grow, so that all have some room: the next
+	// addition will mostly find it where something is written anyway.
 	asBefore := func(s *slot) int { return min(len(s.slice.Endpoints), limit) }
 	full := func(*slot) int { return limit }
 	for _, home := range []func(zone, target string, s *slot) int{byTarget, byZone} {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -154,11 +156,8 @@ func (l *Load) Tally() Tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.tally
-	t.Answers = make(map[string]int, len(l.tally.Answers))
-	for machine, n := range l.tally.Answers {
-		t.Answers[machine] = n
-	}
-	t.Failures = append([]Failure(nil), t.Failures...)
+	t.Answers = maps.Clone(t.Answers)
+	t.Failures = slices.Clone(t.Failures)
 	return t
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -203,6 +204,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
 		r.withdraw(ctx, b, o, m, &out)
 	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
+	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName: // half-way between ClusterIP and Headless: the slices wait
 	case o.service == nil && len(o.slices) == 0:
 		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
 	case plan.Passthrough(b):

@@ -46,6 +46,8 @@ type world struct {
 	// fault is asked before each write with its number, from 1 on.
 	fault func(n int) fault
 	dead  bool // crashed: nothing is written until restart
+	// stable are the addresses that have to stand after every write.
+	stable []netip.Addr
 
 	reconciler *Reconciler
 	resolver   *fakeResolver
@@ -135,6 +137,7 @@ func (w *world) write(_ client.Object, do func() error) error {
 		return errCrash
 	}
 	w.writes++
+	defer w.check()
 	f := w.fault(w.writes)
 	w.dead = f.crash
 	if f.err == nil && !f.crash {
@@ -149,6 +152,21 @@ func (w *world) write(_ client.Object, do func() error) error {
 		return errCrash
 	}
 	return f.err
+}
+
+// check looks for endpoints that went missing between two writes.
+func (w *world) check() {
+	if len(w.stable) == 0 {
+		return
+	}
+	standing := w.endpoints()
+	for _, a := range w.stable {
+		if _, ok := standing[a]; !ok {
+			w.t.Errorf("%s: %s is missing after write %d", w.what, a, w.writes)
+			w.stable = nil // said once
+			return
+		}
+	}
 }
 
 // restart begins a new manager, which knows only what the cluster says.
@@ -279,7 +297,7 @@ func (w *world) state() string {
 	return out.String()
 }
 
-// endpoints maps every published address to its conditions, for checks between two writes.
+// endpoints are all that are published.
 func (w *world) endpoints() map[netip.Addr]plan.Endpoint {
 	var list discoveryv1.EndpointSliceList
 	w.ok(w.live.List(w.t.Context(), &list))

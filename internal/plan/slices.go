@@ -60,7 +60,7 @@ func Slices(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.Endpoin
 }
 
 // Strands reports whether replacing the slice current by next (nil: deleting it) would leave an endpoint unpublished that one of the writes that failed was to
-// publish elsewhere. Such a write has to wait for the next plan; all others go on after a failure.
+// publish elsewhere, be it with other ports. Such a write has to wait for the next plan; all others go on after a failure.
 func Strands(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.EndpointSlice) bool {
 	if len(failed) == 0 {
 		return false
@@ -71,7 +71,7 @@ func Strands(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.End
 			continue
 		}
 		for _, f := range failed {
-			if f.AddressType == current.AddressType && slices.EqualFunc(portsOf(f, nil), portsOf(current, nil), samePort) && publishes(f, addr) {
+			if f.AddressType == current.AddressType && publishes(f, addr) {
 				return true
 			}
 		}

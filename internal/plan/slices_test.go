@@ -283,7 +283,7 @@ func TestStrands(t *testing.T) {
 		{"nothing failed", nil, nil, false},
 		{"its receiver failed", nil, []*discoveryv1.EndpointSlice{unrelated, receiver}, true},
 		{"another failed", nil, []*discoveryv1.EndpointSlice{unrelated}, false},
-		{"other ports are other endpoints", nil, []*discoveryv1.EndpointSlice{otherPort}, false},
+		{"its receiver has other ports", nil, []*discoveryv1.EndpointSlice{otherPort}, true},
 		{"an update that keeps all", donor, []*discoveryv1.EndpointSlice{receiver}, false},
 		{"an update that keeps nothing", unrelated, []*discoveryv1.EndpointSlice{receiver}, true},
 	} {

@@ -34,7 +34,8 @@ import (
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/status,verbs=update;patch
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/finalizers,verbs=update
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies,verbs=list;watch
-// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;patch
+// No Service is ever deleted: that right is what it takes to give one its owner back (admission plugin OwnerReferencesPermissionEnforcement, as on OpenShift).
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups="",resources=services/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=endpoints,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes,verbs=list;watch

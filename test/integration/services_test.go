@@ -244,7 +244,7 @@ func TestRefusedByAPIServer(t *testing.T) {
 		{"class", "service: {type: LoadBalancer, loadBalancerClass: example.com/one}" + onePort, "service: {type: LoadBalancer, loadBalancerClass: example.com/two}" + onePort,
 			"spec.loadBalancerClass"},
 		{"families", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}" + onePort, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv6]}" + onePort,
-			"spec.ipFamilies[0]"},
+			"ipFamilies[0]"},
 		{"node-port", "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30412}]\ntargets: [{name: a, address: 198.51.100.1}]",
 			"service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 80}]\ntargets: [{name: a, address: 198.51.100.1}]", "spec.ports[0].nodePort"},
 		{"label", "service: {labels: {team: shop}}" + onePort, `service: {labels: {"example.com/": x}}` + onePort, "metadata.labels"},

@@ -1,0 +1,302 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
+)
+
+// adopting is the spec of a backend that may take a Service over.
+const adopting = "service: {adoptionPolicy: IfSelectorless%s}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]"
+
+// TestAdoptionRefused: what does not match in one single thing is not taken over, and not touched.
+func TestAdoptionRefused(t *testing.T) {
+	h := parallel(t)
+	const good = "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]"
+	for _, tc := range []struct{ name, metadata, service, backend, ports string }{
+		{"never", "", good, ", adoptionPolicy: Never", "{name: web, port: 80}"},
+		{"selector", "", "selector: {app: web}, " + good, "", "{name: web, port: 80}"},
+		{"controller", ", ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: owner, uid: %s, controller: true}]", good, "", "{name: web, port: 80}"},
+		{"type", "", "type: NodePort, " + good, "", "{name: web, port: 80}"},
+		{"headless", "", "clusterIP: None, " + good, "", "{name: web, port: 80}"},
+		{"alias", "", "type: ExternalName, externalName: example.com, ports: [{name: web, port: 80}]", "", "{name: web, port: 80}"},
+		{"family", "", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv6], ports: [{name: web, port: 80}]", ", ipFamilies: [IPv4]", "{name: web, port: 80}"},
+		{"port-name", "", good, "", "{name: http, port: 80}"},
+		{"port-number", "", good, "", "{name: web, port: 81}"},
+		{"port-protocol", "", good, "", "{name: web, port: 80, protocol: UDP}"},
+		{"port-missing", "", good, "", "{name: web, port: 80}, {name: more, port: 81}"},
+		{"port-more", "", "ports: [{name: web, port: 80}, {name: more, port: 81}]", "", "{name: web, port: 80}"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			if tc.name == "controller" {
+				h.Apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owner}")
+				owner := named(h, &corev1.ConfigMap{}, "owner")
+				if err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(owner), owner); err != nil {
+					t.Fatal(err)
+				}
+				tc.metadata = fmt.Sprintf(tc.metadata, owner.UID)
+			}
+			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + tc.metadata + "}\nspec: {" + tc.service + "}")
+			h.Apply(sliceByHand, tc.name, "192.0.2.1")
+			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name), named(h, &discoveryv1.EndpointSlice{}, tc.name+"-by-hand"))
+			if tc.name == "never" {
+				apply(h, tc.name, "service: {adoptionPolicy: Never}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]", tc.ports)
+			} else {
+				apply(h, tc.name, adopting, tc.backend, tc.ports)
+			}
+			waitConflict(h, tc.name)
+			wantUntouched()
+			wantNoneOfOurs(h, tc.name)
+		})
+	}
+}
+
+// TestAdoption: a Service that matches is taken over with all that it has, and survives the ExternalBackend.
+func TestAdoption(t *testing.T) {
+	h := parallel(t)
+	for _, tc := range []struct{ name, service, backend string }{
+		{"cluster-ip", "ports: [{name: web, port: 80, targetPort: 1234}, {name: dns, port: 53, protocol: UDP}]", ""},
+		{"node-port", "type: NodePort, ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]", ", type: NodePort"},
+		{"headless", "clusterIP: None, ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]", ", type: Headless"},
+		{"family", "ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv6, IPv4], ports: [{name: dns, port: 53, protocol: UDP}, {name: web, port: 80}]", ", ipFamilies: [IPv6, IPv4]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + ", labels: {theirs: \"yes\"}, annotations: {example.com/theirs: \"yes\"}}\nspec: {" + tc.service + "}")
+			before := h.Service(tc.name)
+			apply(h, tc.name, adopting, tc.backend+", labels: {ours: \"yes\"}", "{name: web, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}")
+			b := h.WaitReady(tc.name)
+			waitProgrammed(h, tc.name)
+			h.WaitEvent(tc.name, "Adopted")
+			now := h.Service(tc.name)
+			if now.UID != before.UID || !slices.Equal(now.Spec.ClusterIPs, before.Spec.ClusterIPs) || nodePort(now, "web") != nodePort(before, "web") || nodePort(now, "dns") != nodePort(before, "dns") {
+				t.Errorf("the Service is not what it was: %+v, %+v", before.Spec, now.Spec)
+			}
+			if len(now.OwnerReferences) > 0 || now.Labels["theirs"] != "yes" || now.Labels["ours"] != "yes" || now.Annotations["example.com/theirs"] != "yes" {
+				t.Errorf("the Service's metadata are %+v", now.ObjectMeta)
+			}
+			for _, s := range h.Slices(tc.name) {
+				if !metav1.IsControlledBy(&s, b) {
+					t.Errorf("slice %s is owned by %v", s.Name, s.OwnerReferences)
+				}
+			}
+			// What was taken over is held like the rest.
+			edit(h, now, func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
+			h.WaitEvent(tc.name, "SelectorRemoved")
+			waitOnlyOurs(h, tc.name)
+
+			remove(h, b)
+			waitNoSlices(h, tc.name)
+			if left := h.Service(tc.name); left.UID != before.UID || left.DeletionTimestamp != nil {
+				t.Errorf("the Service is not what it was: %+v", left.ObjectMeta)
+			}
+		})
+	}
+}
+
+func nodePort(s *corev1.Service, name string) int32 {
+	for _, p := range s.Spec.Ports {
+		if p.Name == name {
+			return p.NodePort
+		}
+	}
+	return -1
+}
+
+// TestAdoptionByAnother: what one ExternalBackend has adopted is no other's.
+func TestAdoptionByAnother(t *testing.T) {
+	h := parallel(t)
+	h.Apply(serviceByHand, "web")
+	apply(h, "first", adopting, ", name: web", "{name: web, port: 80, targetPort: 8080}")
+	h.WaitReady("first")
+	apply(h, "second", adopting, ", name: web", "{name: web, port: 80, targetPort: 9090}")
+	waitConflict(h, "second")
+	h.WaitStates("web", oneEndpoint)
+	h.WaitReady("first")
+}
+
+// seen records every state that the slices behind a Service pass through.
+type seen struct {
+	mu     sync.Mutex
+	states []string
+}
+
+// record begins to record, until the test ends. Each state reads like "ADDED ours 192.0.2.1:ready,serving".
+func record(h *harness.Test, service string) *seen {
+	h.T.Helper()
+	w, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	s := &seen{}
+	var done sync.WaitGroup
+	done.Go(func() { // ends with Stop
+		for event := range w.ResultChan() {
+			if slice, ok := event.Object.(*discoveryv1.EndpointSlice); ok {
+				s.add(event.Type, slice)
+			}
+		}
+	})
+	h.T.Cleanup(func() {
+		w.Stop()
+		done.Wait()
+	})
+	return s
+}
+
+func (s *seen) add(kind watch.EventType, slice *discoveryv1.EndpointSlice) {
+	whose := "theirs"
+	if slice.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy {
+		whose = "ours"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range slice.Endpoints {
+		is := func(c *bool, otherwise bool) bool { return c == nil && otherwise || c != nil && *c }
+		s.states = append(s.states, fmt.Sprintf("%s %s %s:%t,%t,%t", kind, whose, e.Addresses[0],
+			is(e.Conditions.Ready, true), is(e.Conditions.Serving, true), is(e.Conditions.Terminating, false)))
+	}
+}
+
+// order returns what has been recorded so far.
+func (s *seen) order() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.states)
+}
+
+// index is where a state was seen first; it fails the test where it was not.
+func (s *seen) index(h *harness.Test, state string) int {
+	h.T.Helper()
+	i := slices.Index(s.order(), state)
+	if i < 0 {
+		h.T.Fatalf("%q was never seen, but %q", state, s.order())
+	}
+	return i
+}
+
+// TestHandOver: shared addresses are first written with the very conditions that they have, then the foreign objects stop, then our verdicts apply.
+func TestHandOver(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 2)
+	f.servers[1].SetSick(true)
+	for _, tc := range []struct {
+		name, document, event string
+		stopped               func() error
+	}{
+		{"slice", `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: slice-by-hand, labels: {kubernetes.io/service-name: slice}}
+addressType: IPv4
+ports: [{name: web, port: 8002}]
+endpoints: [{addresses: [%s]}]
+`, `EndpointSlice "slice-by-hand"`, nil},
+		{"endpoints", `
+apiVersion: v1
+kind: Endpoints
+metadata: {name: endpoints}
+subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
+`, `Endpoints "endpoints"`, func() error {
+			var e corev1.Endpoints
+			err := h.Client.Get(t.Context(), h.Key("endpoints"), &e)
+			if err == nil && (e.Labels[discoveryv1.LabelSkipMirror] != "true" || len(e.Subsets) != 1) {
+				err = fmt.Errorf("the Endpoints are %+v", e)
+			}
+			return err
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}", tc.name)
+			h.Apply(tc.document, f.V4)
+			h.Eventually("a slice by hand or mirrored", func() error {
+				if len(h.Slices(tc.name)) == 0 {
+					return errors.New("there is none")
+				}
+				return nil
+			})
+			record := record(h, tc.name)
+			apply(h, tc.name, "service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+			h.WaitStates(tc.name, harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
+			waitOnlyOurs(h, tc.name)
+			waitProgrammed(h, tc.name)
+			h.WaitReady(tc.name)
+			b := f.V4.String()
+			h.Eventually("the record of it all", func() error {
+				all := record.order()
+				if !slices.Contains(all, "DELETED theirs "+b+":true,true,false") || !slices.Contains(all, "MODIFIED ours "+b+":false,false,false") {
+					return fmt.Errorf("there is %q", all)
+				}
+				return nil
+			})
+			// Target a is new here; of b, which the checks find dead, the others say that it is ready.
+			same, stopped := record.index(h, "ADDED ours "+b+":true,true,false"), record.index(h, "DELETED theirs "+b+":true,true,false")
+			verdict := record.index(h, "MODIFIED ours "+b+":false,false,false")
+			if same > stopped || stopped > verdict {
+				t.Errorf("seen were %q", record.order())
+			}
+			h.Eventually("the event", func() error {
+				events := h.Events(tc.name)
+				if !slices.ContainsFunc(events, func(e string) bool { return strings.Contains(e, tc.event) }) {
+					return fmt.Errorf("there are %q", events)
+				}
+				return nil
+			})
+			if tc.stopped != nil {
+				h.Eventually("the foreign object to be stopped and left", tc.stopped)
+			}
+		})
+	}
+}
+
+// TestHandOverWaits: with no address in common the others stay until one of ours is ready.
+func TestHandOverWaits(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 1)
+	f.servers[0].SetSick(true)
+	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
+	h.Apply(sliceByHand, "web", "192.0.2.1")
+	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
+	apply(h, "web", "service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
+	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
+	wantUntouched()
+	f.servers[0].SetSick(false)
+	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	waitOnlyOurs(h, "web")
+	h.WaitReady("web")
+}
+
+// TestHandOverOfControlled: a slice that somebody controls is not taken away.
+func TestHandOverOfControlled(t *testing.T) {
+	h := parallel(t)
+	h.Apply(serviceByHand, "web")
+	h.Apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owner}")
+	owner := named(h, &corev1.ConfigMap{}, "owner")
+	if err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(owner), owner); err != nil {
+		t.Fatal(err)
+	}
+	h.Apply(sliceByHand, "web", "192.0.2.1")
+	edit(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"), func(s *discoveryv1.EndpointSlice) {
+		s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
+	})
+	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
+	apply(h, "web", adopting, "", "{name: web, port: 80, targetPort: 8080}")
+	waitConflict(h, "web")
+	wantUntouched()
+	wantNoneOfOurs(h, "web")
+}

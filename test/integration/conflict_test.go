@@ -1,0 +1,276 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
+)
+
+// Objects that people write by hand, with the name of a Service.
+const (
+	serviceByHand = `
+apiVersion: v1
+kind: Service
+metadata: {name: %s}
+spec: {ports: [{name: web, port: 80}]}
+`
+	sliceByHand = `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %[1]s-by-hand, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+ports: [{name: web, port: 8080}]
+endpoints: [{addresses: [%[2]s]}]
+`
+	endpointsByHand = `
+apiVersion: v1
+kind: Endpoints
+metadata: {name: %s}
+subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8080}]}]
+`
+)
+
+// untouched returns how to tell that these objects have not been written to since.
+func untouched(h *harness.Test, objects ...client.Object) (check func()) {
+	h.T.Helper()
+	read := func(o client.Object) {
+		h.T.Helper()
+		if err := h.Client.Get(h.T.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			h.T.Fatalf("%T: %v", o, err)
+		}
+	}
+	before := make([]client.Object, len(objects))
+	for i, o := range objects {
+		read(o)
+		before[i] = o.DeepCopyObject().(client.Object)
+	}
+	return func() {
+		h.T.Helper()
+		for i, o := range objects {
+			read(o)
+			if diff := gocmp.Diff(before[i], o); diff != "" {
+				h.T.Errorf("%T %s was touched, -before +after:\n%s", o, o.GetName(), diff)
+			}
+		}
+	}
+}
+
+// named are objects to be read by untouched.
+func named[O client.Object](h *harness.Test, o O, name string) O {
+	o.SetNamespace(h.Namespace)
+	o.SetName(name)
+	return o
+}
+
+// wantNoneOfOurs wants no slice of the operator's behind the Service.
+func wantNoneOfOurs(h *harness.Test, service string) {
+	h.T.Helper()
+	for _, s := range h.Slices(service) {
+		if s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy {
+			h.T.Errorf("slice %s stands behind %s", s.Name, service)
+		}
+	}
+}
+
+// TestForeignService: a Service of that name that is not ours is left alone, whatever it is like, until it is gone.
+func TestForeignService(t *testing.T) {
+	h := parallel(t)
+	for _, tc := range []struct{ name, document string }{
+		{"selectorless", serviceByHand},
+		{"selector", "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {selector: {app: web}, ports: [{name: web, port: 80}]}"},
+		{"alias", "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {type: ExternalName, externalName: example.com}"},
+		{"our-label", "apiVersion: v1\nkind: Service\nmetadata: {name: %[1]s, labels: {external-backend.io/name: other}}\nspec: {ports: [{name: web, port: 80}]}"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			h.Apply(tc.document, tc.name)
+			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name))
+			apply(h, tc.name, onePort)
+			waitConflict(h, tc.name)
+			waitMessage(h, tc.name, "Programmed", fmt.Sprintf("%q", tc.name))
+			wantUntouched()
+			wantNoneOfOurs(h, tc.name)
+
+			remove(h, h.Service(tc.name))
+			h.WaitReady(tc.name)
+			h.WaitStates(tc.name, oneEndpoint)
+			wantStalled(h, tc.name, "")
+			if !metav1.IsControlledBy(h.Service(tc.name), h.Backend(tc.name)) {
+				t.Error("the Service is not ours now")
+			}
+		})
+	}
+}
+
+// TestForeignServiceSurvives: the deletion of an ExternalBackend in conflict takes nothing of the other with it.
+func TestForeignServiceSurvives(t *testing.T) {
+	h := parallel(t)
+	h.Apply(serviceByHand, "web")
+	h.Apply(sliceByHand, "web", "192.0.2.1")
+	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"), named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
+	apply(h, "web", onePort)
+	waitConflict(h, "web")
+	remove(h, h.Backend("web"))
+	waitGone(h, &v1alpha1.ExternalBackend{}, "web")
+	// Whoever comes next is reconciled after that deletion.
+	apply(h, "next", onePort)
+	h.WaitReady("next")
+	wantUntouched()
+}
+
+// TestBehindTheName: Endpoints and slices that someone has put behind the name before there was a Service.
+func TestBehindTheName(t *testing.T) {
+	h := parallel(t)
+	for _, tc := range []struct {
+		name, document string
+		object         client.Object
+	}{
+		{"slice", sliceByHand, named(h, &discoveryv1.EndpointSlice{}, "slice-by-hand")},
+		{"endpoints", endpointsByHand, named(h, &corev1.Endpoints{}, "endpoints")},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			h.Apply(tc.document, tc.name, "192.0.2.1")
+			wantUntouched := untouched(h, tc.object)
+			apply(h, tc.name, onePort)
+			waitConflict(h, tc.name)
+			waitMessage(h, tc.name, "Programmed", tc.object.GetName())
+			wantUntouched()
+			wantNoneOfOurs(h, tc.name)
+			remove(h, tc.object)
+			h.WaitReady(tc.name)
+			h.WaitStates(tc.name, oneEndpoint)
+			wantStalled(h, tc.name, "")
+		})
+	}
+}
+
+// TestBehindOurs: what others put behind our Service later is told and left alone; ours goes on working, and following its health.
+func TestBehindOurs(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 1)
+	for _, tc := range []struct {
+		name, document string
+		object         client.Object
+	}{
+		{"slice", sliceByHand, named(h, &discoveryv1.EndpointSlice{}, "slice-by-hand")},
+		{"endpoints", endpointsByHand, named(h, &corev1.Endpoints{}, "endpoints")},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			apply(h, tc.name, "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+			h.WaitStates(tc.name, all(harness.Healthy, f.at(0)))
+			service := h.Service(tc.name)
+			h.Apply(tc.document, tc.name, "192.0.2.1")
+			wantUntouched := untouched(h, tc.object)
+			waitConflict(h, tc.name)
+			f.servers[0].SetSick(true)
+			h.WaitStates(tc.name, all(harness.Unhealthy, f.at(0)))
+			f.servers[0].SetSick(false)
+			h.WaitStates(tc.name, all(harness.Healthy, f.at(0)))
+			wantUntouched()
+			if now := h.Service(tc.name); now.UID != service.UID {
+				t.Error("the Service is another one")
+			}
+			remove(h, tc.object)
+			h.WaitReady(tc.name)
+			waitProgrammed(h, tc.name)
+		})
+	}
+}
+
+// TestTwoWantOne: of two ExternalBackends that want one Service one has it, and the other once that is gone.
+func TestTwoWantOne(t *testing.T) {
+	h := parallel(t)
+	apply(h, "first", "service: {name: web}"+onePort)
+	h.WaitReady("first")
+	service := h.Service("web")
+	apply(h, "second", "service: {name: web, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.2}]")
+	waitConflict(h, "second")
+	waitMessage(h, "second", "Programmed", `ExternalBackend "first"`)
+	h.WaitStates("web", oneEndpoint)
+	if now := h.Service("web"); now.ResourceVersion != service.ResourceVersion {
+		t.Errorf("the Service was written to: %+v", now)
+	}
+	h.WaitReady("first")
+
+	remove(h, h.Backend("first"))
+	h.WaitReady("second")
+	h.WaitStates("web", all(harness.Healthy, at("198.51.100.2:8080")))
+	if !metav1.IsControlledBy(h.Service("web"), h.Backend("second")) {
+		t.Error("the Service is not the second one's")
+	}
+}
+
+// TestKubernetesService: nothing stands behind default/kubernetes, by no way there is.
+func TestKubernetesService(t *testing.T) {
+	h := parallel(t)
+	h = h.Sub(t)
+	h.Namespace = metav1.NamespaceDefault
+	wantUntouched := untouched(h, named(h, &corev1.Service{}, "kubernetes"))
+	for name, spec := range map[string]string{
+		"by-ref":   "serviceRef: {name: kubernetes}\nports: [{name: https, port: 443}]\ntargets: [{name: a, address: 198.51.100.1}]",
+		"by-name":  "service: {name: kubernetes}\nports: [{name: https, port: 443}]\ntargets: [{name: a, address: 198.51.100.1}]",
+		"adopting": "service: {name: kubernetes, adoptionPolicy: IfSelectorless}\nports: [{name: https, port: 443}]\ntargets: [{name: a, address: 198.51.100.1}]",
+	} {
+		apply(h, name, spec)
+		t.Cleanup(func() {
+			if err := h.Client.Delete(context.Background(), named(h, &v1alpha1.ExternalBackend{}, name)); err != nil {
+				t.Error(err)
+			}
+		})
+		waitConflict(h, name)
+		waitMessage(h, name, "Programmed", "protected")
+		wantNoneOfOurs(h, "kubernetes")
+	}
+	wantUntouched()
+}
+
+// TestProtectedServices: the same for what --protected-services names.
+func TestProtectedServices(t *testing.T) {
+	h := harness.New(t)
+	h.StartManager("--protected-services=" + h.Namespace + "/web," + h.Namespace + "/vpn")
+	h.Apply(serviceByHand, "web")
+	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"))
+	apply(h, "by-ref", "serviceRef: {name: web}"+onePort)
+	apply(h, "adopting", "service: {name: web, adoptionPolicy: IfSelectorless}"+onePort)
+	apply(h, "creating", "service: {name: vpn}"+onePort)
+	apply(h, "other", onePort)
+	for _, name := range []string{"by-ref", "adopting", "creating"} {
+		waitConflict(h, name)
+		waitMessage(h, name, "Programmed", "protected")
+	}
+	h.WaitReady("other")
+	wantUntouched()
+	wantNoneOfOurs(h, "web")
+	if err := h.Client.Get(t.Context(), h.Key("vpn"), &corev1.Service{}); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("Service vpn: %v", err)
+	}
+}
+
+// waitOnlyOurs waits until every slice behind the Service is the operator's, and there is one.
+func waitOnlyOurs(h *harness.Test, service string) {
+	h.T.Helper()
+	h.Eventually("only our slices behind "+service, func() error {
+		all := h.Slices(service)
+		for _, s := range all {
+			if by := s.Labels[discoveryv1.LabelManagedBy]; by != v1alpha1.ManagedBy {
+				return fmt.Errorf("slice %s is managed by %q", s.Name, by)
+			}
+		}
+		if len(all) == 0 {
+			return errors.New("there is no slice")
+		}
+		return nil
+	})
+}

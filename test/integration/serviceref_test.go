@@ -1,0 +1,225 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/test/harness"
+)
+
+// TestRefLife: the Service that serviceRef names is missing, appears, gets a selector and loses it, goes, and comes back as another one.
+func TestRefLife(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 2)
+	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
+	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
+	h.WaitEvent("ext", "ServiceNotFound")
+	wantStalled(h, "ext", "")
+	if n := len(h.Slices("web")); n > 0 {
+		t.Errorf("there are %d slices behind a Service that is not there", n)
+	}
+	if b := h.Backend("ext"); b.Status.ServiceName != "web" || b.Status.ServiceType != "Ref" {
+		t.Errorf("status is %+v", b.Status)
+	}
+
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], selector: {%s}, ports: [{name: web, port: 8}, {name: theirs, port: 9}]}"
+	healthy := all(harness.Healthy, f.at(0), f.at(1))
+	h.Apply(service, "")
+	h.WaitStates("web", healthy)
+	h.WaitReady("ext")
+	waitProgrammed(h, "ext")
+
+	h.Apply(service, "app: web")
+	waitConflict(h, "ext")
+	wantNoneOfOurs(h, "web")
+	if s := h.Service("web"); len(s.Spec.Selector) != 1 {
+		t.Errorf("the selector of someone else's Service is %v", s.Spec.Selector)
+	}
+	h.Apply(service, "")
+	// What kube-controller-manager left behind is for the Service's owner to remove.
+	for _, s := range h.Slices("web") {
+		if s.Labels[discoveryv1.LabelManagedBy] == "endpointslice-controller.k8s.io" {
+			remove(h, &s)
+		}
+	}
+	var endpoints corev1.Endpoints
+	if h.Client.Get(t.Context(), h.Key("web"), &endpoints) == nil {
+		remove(h, &endpoints)
+	}
+	h.WaitStates("web", healthy)
+	h.WaitReady("ext")
+
+	before := take(h, "web", true)
+	remove(h, h.Service("web"))
+	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
+	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
+	wantStalled(h, "ext", "")
+	h.WaitStates("web", healthy)
+	f.servers[1].SetSick(true)
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
+	f.servers[1].SetSick(false)
+	h.WaitStates("web", healthy)
+	// The spec is followed too.
+	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.target(0, ""), httpCheck)
+	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+
+	h.Apply(service, "")
+	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+	h.WaitReady("ext")
+	h.WaitStates("web", healthy)
+	// The slice of target a had something in it all the while.
+	name := h.Endpoints("web")[0].Slice
+	if is := take(h, "web", true).Slices[name]; is.UID != before.Slices[name].UID {
+		t.Errorf("slice %s is %+v, not %+v", name, is, before.Slices[name])
+	}
+}
+
+// TestPortMismatch: a port that the Service lacks by name and protocol is left out, alone.
+func TestPortMismatch(t *testing.T) {
+	h := parallel(t)
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: web, port: 80}, {name: theirs, port: 81}, {name: dgram, port: 82, protocol: %s}%s]}"
+	h.Apply(service, "TCP", "")
+	apply(h, "ext", `
+serviceRef: {name: web}
+ports: [{name: web, port: 8080}, {name: more, port: 8081}, {name: dgram, port: 8082, protocol: UDP}]
+targets: [{name: a, address: 198.51.100.1}]
+`)
+	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "PortMismatch")
+	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "PortMismatch")
+	wantStalled(h, "ext", "PortMismatch")
+	waitMessage(h, "ext", "Programmed", "more", "dgram", "UDP")
+	h.WaitEvent("ext", "PortMismatch")
+	h.WaitStates("web", oneEndpoint)
+	ports := func() (text string) {
+		for _, p := range h.Slices("web")[0].Ports {
+			text += fmt.Sprintf("%s:%d/%s ", *p.Name, *p.Port, *p.Protocol)
+		}
+		return text
+	}
+	if got := ports(); got != "web:8080/TCP " {
+		t.Errorf("the slice's ports are %s", got)
+	}
+	h.Apply(service, "UDP", ", {name: more, port: 83}")
+	h.WaitReady("ext")
+	wantStalled(h, "ext", "")
+	if got := ports(); got != "dgram:8082/UDP more:8081/TCP web:8080/TCP " {
+		t.Errorf("the slice's ports are %s", got)
+	}
+}
+
+// TestSeveralOnOne: several ExternalBackends stand behind one Service, never with one ip:port twice: the older one has it.
+func TestSeveralOnOne(t *testing.T) {
+	h := parallel(t)
+	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: web, port: 80}]}")
+	const spec = "serviceRef: {name: web}\nports: [{name: web, port: 8080}]\ntargets: [{name: shared, address: 198.51.100.1}, {name: own, address: %s}]"
+	a, b, c := at("198.51.100.1:8080"), at("198.51.100.2:8080"), at("198.51.100.3:8080")
+	// Of two made in one second the name decides.
+	apply(h, "b-older", spec, "198.51.100.2")
+	h.WaitReady("b-older")
+	first := h.Backend("b-older")
+	h.Eventually("a second to pass", func() error {
+		apply(h, "tick", "ports: [{name: web, port: 80}]")
+		tick := h.Backend("tick")
+		if !first.CreationTimestamp.Before(&tick.CreationTimestamp) {
+			remove(h, tick)
+			return fmt.Errorf("the clock says %v", tick.CreationTimestamp)
+		}
+		return nil
+	})
+	apply(h, "a-younger", spec, "198.51.100.3")
+	h.WaitReady("a-younger")
+	waitTarget(h, "a-younger", "shared", "Unprobed", "DuplicateAddress")
+	waitTarget(h, "b-older", "shared", "Unprobed", "")
+	h.WaitStates("web", all(harness.Healthy, a, b, c))
+	owners := map[string]string{}
+	for _, s := range h.Slices("web") {
+		for _, e := range s.Endpoints {
+			owners[e.Addresses[0]] += s.Labels["external-backend.io/name"]
+		}
+	}
+	if owners["198.51.100.1"] != "b-older" || owners["198.51.100.2"] != "b-older" || owners["198.51.100.3"] != "a-younger" {
+		t.Errorf("the endpoints are %v", owners)
+	}
+
+	remove(h, h.Backend("b-older"))
+	h.WaitStates("web", all(harness.Healthy, a, c))
+	waitTarget(h, "a-younger", "shared", "Unprobed", "")
+	h.WaitReady("a-younger")
+}
+
+// TestFrontOfRef: families, headlessness, trafficDistribution and publishNotReadyAddresses are read from the Service, and followed.
+func TestFrontOfRef(t *testing.T) {
+	h := parallel(t)
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {%s, ports: [{name: web, port: 80}]}"
+	h.Apply(service, "web", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]")
+	const spec = `
+serviceRef: {name: %s}
+ports: [{name: web, port: 8080}]
+targets: [{name: a, address: 198.51.100.1, zone: z1}, {name: b, address: "2001:db8::1", zone: z2}]
+healthCheck: {tcpSocket: {}, ` + pace + `}
+`
+	a, b := at("198.51.100.1:8080"), at("[2001:db8::1]:8080")
+	apply(h, "ext", spec, "web")
+	h.WaitStates("web", all(harness.Unhealthy, a)) // nobody is there
+	waitTarget(h, "ext", "b", "Unknown", "FamilyNotServed")
+	h.Apply(service, "web", "ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
+	h.WaitStates("web", all(harness.FailOpen, a, b)) // ready without health
+	for _, s := range h.Slices("web") {
+		if e := s.Endpoints[0]; e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.Zone || e.Hostname != nil {
+			t.Errorf("the endpoint is %+v", e)
+		}
+	}
+	h.Apply(service, "web", "ipFamilyPolicy: RequireDualStack")
+	h.WaitStates("web", all(harness.Unhealthy, a, b))
+	for _, s := range h.Slices("web") {
+		if e := s.Endpoints[0]; e.Hints != nil {
+			t.Errorf("the endpoint is %+v", e)
+		}
+	}
+
+	h.Apply(service, "headless", "clusterIP: None")
+	apply(h, "other", spec, "headless")
+	h.WaitStates("headless", all(harness.Unhealthy, a, b))
+	for _, s := range h.Slices("headless") {
+		if _, ok := s.Labels[corev1.IsHeadlessService]; !ok || s.Endpoints[0].Hostname == nil {
+			t.Errorf("the slice is %+v", s)
+		}
+	}
+}
+
+// TestRefToAlias: a Service of type ExternalName has no endpoints.
+func TestRefToAlias(t *testing.T) {
+	h := parallel(t)
+	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {type: ExternalName, externalName: example.com}")
+	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"))
+	apply(h, "ext", "serviceRef: {name: web}"+onePort)
+	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "")
+	wantNoneOfOurs(h, "web")
+	wantUntouched()
+}
+
+// TestLocalByRef: a Service with a traffic policy Local wants a node of every target; what was published stays.
+func TestLocalByRef(t *testing.T) {
+	h := parallel(t)
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {internalTrafficPolicy: %s, ports: [{name: web, port: 80}]}"
+	h.Apply(service, "Cluster")
+	apply(h, "ext", "serviceRef: {name: web}"+onePort)
+	h.WaitReady("ext")
+	before := take(h, "web", true)
+	h.Apply(service, "Local")
+	h.WaitCondition("ext", "Accepted", metav1.ConditionFalse, "InvalidSpec")
+	waitMessage(h, "ext", "Accepted", "spec.targets[0].nodeName")
+	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "InvalidSpec")
+	wantStalled(h, "ext", "InvalidSpec")
+	h.WaitEvent("ext", "InvalidSpec")
+	before.Service = take(h, "web", true).Service
+	waitPicture(h, "web", before, true)
+	h.Apply(service, "Cluster")
+	h.WaitReady("ext")
+	wantStalled(h, "ext", "")
+}

@@ -944,7 +944,7 @@ type EndpointCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	Ready int32 `json:"ready"`
 
-	// healthy is how many of them are probed and healthy.
+	// healthy is how many of them are healthy; one that is not probed counts as such.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Healthy int32 `json:"healthy"`

@@ -27,7 +27,7 @@ type EndpointCountsApplyConfiguration struct {
 	Total *int32 `json:"total,omitempty"`
 	// ready is how many of them are ready.
 	Ready *int32 `json:"ready,omitempty"`
-	// healthy is how many of them are probed and healthy.
+	// healthy is how many of them are healthy; one that is not probed counts as such.
 	Healthy *int32 `json:"healthy,omitempty"`
 	// unhealthy is how many of them are probed and unhealthy.
 	Unhealthy *int32 `json:"unhealthy,omitempty"`

@@ -258,7 +258,7 @@ func (e *Engine) scheduleLocked(t *target, now instant) {
 // Start probes until ctx ends, and returns once every probe has ended and every connection is closed. An engine runs
 // once.
 func (e *Engine) Start(ctx context.Context) error {
-	net, err := newNetwork(e.options.MaxConcurrent)
+	net, err := newNetwork(e.options.MaxConcurrent, e.options.Log)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -64,6 +65,10 @@ func quick(c Check) *Check {
 func at(addr net.Addr) Endpoint {
 	dial := netip.MustParseAddrPort(addr.String())
 	return Endpoint{ID: ID{Target: "a", Addr: dial.Addr(), Port: dial.Port()}, Dial: dial}
+}
+
+func localPort(port uint16) net.Addr {
+	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(port)}
 }
 
 // state probes an endpoint until there is a verdict.
@@ -159,29 +164,26 @@ func closedPort(t *testing.T) net.Addr {
 	return listener.Addr()
 }
 
-// fullBacklog returns the address of a listener that takes no more connections: a SYN stays without an answer.
-func fullBacklog(t *testing.T) net.Addr {
+// fullBacklog returns the port of a listener that takes no more connections: a SYN stays without an answer.
+func fullBacklog(t *testing.T) uint16 {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{}), unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	name, err := unix.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: name.(*unix.SockaddrInet4).Port}
+	port := name.(*unix.SockaddrInet4).Port
 	for { // until its queue is full
-		c, err := net.DialTimeout("tcp", addr.String(), 300*ms)
+		c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 300*ms)
 		if err != nil {
-			return addr
+			return uint16(port)
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
@@ -272,7 +274,7 @@ func TestHandlers(t *testing.T) {
 	})
 	t.Run("nobody accepts", func(t *testing.T) {
 		t.Parallel()
-		if got := state(t, short(connect), at(fullBacklog(t))); got != unhealthy(ReasonTimeout) {
+		if got := state(t, short(connect), at(localPort(fullBacklog(t)))); got != unhealthy(ReasonTimeout) {
 			t.Errorf("%+v", got)
 		}
 	})

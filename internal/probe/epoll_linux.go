@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 )
 
@@ -55,6 +56,9 @@ type poller struct {
 	kept  int      // how many connections wait for their next probe
 	room  int      // how many may
 
+	log        logr.Logger
+	complained time.Time // when the log was last told of a lack
+
 	in, out []byte // scratch
 	polled  [512]unix.EpollEvent
 	events  events
@@ -96,7 +100,7 @@ const (
 	closed
 )
 
-func newNetwork(maxConcurrent int) (network, error) {
+func newNetwork(maxConcurrent int, log logr.Logger) (network, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -115,6 +119,7 @@ func newNetwork(maxConcurrent int) (network, error) {
 		files: make([]file, 64),
 		room:  max(limit-maxConcurrent-limit/16, 0),
 		in:    make([]byte, readSize),
+		log:   log,
 	}, nil
 }
 
@@ -180,6 +185,9 @@ func (p *poller) handle(event unix.EpollEvent) {
 	readable := event.Events&unix.EPOLLIN != 0 || c.closing
 	switch c.phase {
 	case connecting:
+		if event.Events&unix.EPOLLOUT == 0 && !c.closing {
+			return
+		}
 		p.connected(c)
 		if readable && c.phase == talking {
 			p.hear(c)
@@ -221,6 +229,7 @@ func (p *poller) expire(a *attempt) outcome {
 		o = c.exchange.cut(os.ErrDeadlineExceeded).outcome
 	}
 	p.cancel(a)
+	p.drop(a.target)
 	return o
 }
 
@@ -249,7 +258,12 @@ func (p *poller) dial(a *attempt) {
 		}
 	}
 	if err != nil {
-		p.ended(a, socketOutcome(err))
+		o := socketOutcome(err)
+		if o.result == unknown && time.Since(p.complained) > time.Minute {
+			p.complained = time.Now()
+			p.log.Error(err, "Probes cannot be run", "address", a.endpoint.Dial)
+		}
+		p.ended(a, o)
 		return
 	}
 	a.conn = &conn{
@@ -286,9 +300,13 @@ func (p *poller) socketFor(addr netip.Addr) (fd int, err error) {
 	return fd, nil
 }
 
+// ended notes that a has ended with o. After a failure nothing is kept: the next probe dials anew.
 func (p *poller) ended(a *attempt, o outcome) {
 	a.conn, a.outcome = nil, o
 	p.events.ended = append(p.events.ended, a)
+	if o.result == failure {
+		p.drop(a.target)
+	}
 }
 
 // connected goes on with a connection whose handshake of TCP has ended, well or not.

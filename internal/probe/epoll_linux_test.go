@@ -263,7 +263,7 @@ func TestNothingLeaks(t *testing.T) {
 	secure, probes := counting(answersAlways)
 	plain, morePlain := counting(answersAlways)
 	addresses := map[string]net.Addr{
-		"connect": serve(t, local(t), hang), "silent": serve(t, local(t), hang), "full": fullBacklog(t),
+		"connect": serve(t, local(t), hang), "silent": serve(t, local(t), hang), "full": localPort(fullBacklog(t)),
 		"plain": serve(t, local(t), plain), "secure": serve(t, tls.NewListener(local(t), config), secure),
 	}
 	checks := map[string]Check{

@@ -170,7 +170,7 @@ func TestHTTPRequests(t *testing.T) {
 		{
 			"nothing is smuggled", HTTPGet{
 				Path:    "/a b\r\nX: y",
-				Headers: []Header{{"A", "b\r\nX: y"}, {"A:b", "c"}, {"A b", "c"}, {"A\r\nX", "c"}, {"Tab", "a\tb c"}},
+				Headers: []Header{{"A", "b\r\nX: y"}, {"A:b", "c"}, {"A b", "c"}, {"A\r\nX", "c"}, {"Tab", "a\tb c"}, {"Content-Length", "5"}},
 			}, "", "192.0.2.1:80",
 			"GET /a%20b%0D%0AX:%20y HTTP/1.1\r\nHost: 192.0.2.1\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\nTab: a\tb c\r\n\r\n",
 		},

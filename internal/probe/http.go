@@ -32,6 +32,7 @@ func newHTTPRequest(h *HTTPGet) *httpRequest {
 		switch strings.ToLower(header.Name) {
 		case "host":
 			q.host = header.Value
+		case "content-length", "transfer-encoding", "trailer": // of a body that there is not
 		case "user-agent":
 			agent = header.Value
 		case "accept":

@@ -20,6 +20,9 @@ const (
 	// firewalls forget connections without a word, and little is saved.
 	maxKeptPeriod = time.Minute
 
+	// maxBegun is how many probes begin in one turn of the loop at most, so that what has been answered is heard between.
+	maxBegun = 256
+
 	// stall is how late a timeout may be noticed. One that is noticed later says that this process didn't run.
 	stall = 500 * time.Millisecond
 )
@@ -81,6 +84,7 @@ type loop struct {
 	begun   []*attempt      // not handed to the network yet
 	notify  map[types.NamespacedName]struct{}
 	looked  instant // when the schedule was last looked at
+	crowded bool    // more probes could begin than one turn may
 }
 
 func newLoop(e *Engine, net network) *loop {
@@ -132,7 +136,7 @@ func (l *loop) turn() {
 
 // untilNext returns how long the network may wait.
 func (l *loop) untilNext() time.Duration {
-	if len(l.ended) > 0 {
+	if len(l.ended) > 0 || l.crowded {
 		return 0
 	}
 	l.mu.Lock()
@@ -292,19 +296,27 @@ func (l *loop) hasRoom(silent bool) bool {
 
 // admitLocked begins the probes of those who wait, the longest waiting first, as far as there is room.
 func (l *loop) admitLocked(now instant) {
-	for {
+	for len(l.begun) < maxBegun {
 		answering, silent := l.lines[0].first(), l.lines[1].first()
+		if answering != nil && !l.hasRoom(false) {
+			answering = nil
+		}
+		if silent != nil && !l.hasRoom(true) {
+			silent = nil
+		}
 		switch {
-		case answering != nil && l.hasRoom(false) && (silent == nil || answering.due <= silent.due || !l.hasRoom(true)):
+		case answering != nil && (silent == nil || answering.due <= silent.due):
 			l.lines[0].pop()
 			l.beginLocked(answering, now)
-		case silent != nil && l.hasRoom(true):
+		case silent != nil:
 			l.lines[1].pop()
 			l.beginLocked(silent, now)
 		default:
+			l.crowded = false
 			return
 		}
 	}
+	l.crowded = true
 }
 
 // beginLocked begins a probe of t, unless it has lost its meaning while t waited.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/go-logr/logr"
 )
 
 // dialer is the network for systems without epoll: a goroutine and a connection of its own for each probe. It keeps no
@@ -31,7 +33,7 @@ type conn struct {
 // fileLimit returns how many files this process may have open, as far as the engine is concerned.
 func fileLimit() int { return 8192 }
 
-func newNetwork(int) (network, error) { return &dialer{bell: make(chan struct{}, 1)}, nil }
+func newNetwork(int, logr.Logger) (network, error) { return &dialer{bell: make(chan struct{}, 1)}, nil }
 
 func (d *dialer) wake() {
 	select {

@@ -37,11 +37,13 @@ type ID struct {
 
 // compare orders IDs.
 func (id ID) compare(other ID) int {
-	return cmp.Or(
-		cmp.Compare(id.Target, other.Target),
-		id.Addr.Compare(other.Addr),
-		cmp.Compare(id.Port, other.Port),
-	)
+	if c := strings.Compare(id.Target, other.Target); c != 0 {
+		return c
+	}
+	if c := id.Addr.Compare(other.Addr); c != 0 {
+		return c
+	}
+	return cmp.Compare(id.Port, other.Port)
 }
 
 // Endpoint is one endpoint to be probed. Endpoints are comparable.

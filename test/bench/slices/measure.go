@@ -30,6 +30,9 @@ func run(c contender, t trace) result {
 	}
 	var r result
 	for s := range t.steps {
+		if t.ground == nil {
+			st = newStore()
+		}
 		c.prepare(s)
 		existing := slices.Clone(st.list)
 		st.journal = nil

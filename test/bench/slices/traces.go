@@ -24,7 +24,7 @@ func fresh(first, n int, zone string) state {
 	return s
 }
 
-// trace is a sequence of wanted states. Those before the first measured one only lay the ground.
+// trace is a sequence of wanted states. The ground is laid before, and not measured; where there is none, every step begins with nothing.
 type trace struct {
 	name   string
 	ground state
@@ -35,8 +35,8 @@ type trace struct {
 func traces() []trace {
 	return []trace{
 		{"rest, 10,000 endpoints, 20 syncs", fresh(0, 10_000, ""), repeat(20, fresh(0, 10_000, ""))},
-		{"create 1,000", nil, repeat(1, fresh(0, 1000, ""))},
-		{"create 10,000", nil, repeat(1, fresh(0, 10_000, ""))},
+		{"create 1,000, 50 times", nil, repeat(50, fresh(0, 1000, ""))},
+		{"create 10,000, 5 times", nil, repeat(5, fresh(0, 10_000, ""))},
 		{"create 100,000", nil, repeat(1, fresh(0, 100_000, ""))},
 		{"1,000 single flips in 10,000", fresh(0, 10_000, ""), flips(10_000, 1000)},
 		{"replace 5,000 by 50, oldest first", fresh(0, 5000, ""), replaceOldest(5000, 50)},

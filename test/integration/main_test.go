@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -280,27 +281,47 @@ func all(state string, at ...netip.AddrPort) harness.States {
 	return states
 }
 
-// farm is a machine with an HTTP server for each of its targets a, b, c.., told apart by their ports.
+// farm is HTTP servers for targets a, b, c..
 type farm struct {
-	*lab.Machine
-	servers []*lab.Server
+	*lab.Machine // that of the first
+	servers      []*lab.Server
+	places       []netip.AddrPort
 }
 
+// newFarm starts servers on one machine, told apart by their ports.
 func newFarm(h *harness.Test, n int) farm {
 	h.T.Helper()
 	f := farm{Machine: h.Machine("farm")}
 	for i := range n {
-		f.servers = append(f.servers, h.Serve(f.Machine, "http", 8001+i))
+		f.add(h, f.Machine, uint16(8001+i))
 	}
 	return f
 }
 
+// newHosts starts each server on a machine of its own.
+func newHosts(h *harness.Test, n int) farm {
+	h.T.Helper()
+	f := farm{}
+	for i := range n {
+		f.add(h, h.Machine(fmt.Sprintf("host%d", i)), 8001)
+	}
+	return f
+}
+
+func (f *farm) add(h *harness.Test, m *lab.Machine, port uint16) {
+	h.T.Helper()
+	if f.Machine == nil {
+		f.Machine = m
+	}
+	f.servers, f.places = append(f.servers, h.Serve(m, "http", int(port))), append(f.places, m.At4(port))
+}
+
 // at is where target i serves.
-func (f farm) at(i int) netip.AddrPort { return f.At4(uint16(8001 + i)) }
+func (f farm) at(i int) netip.AddrPort { return f.places[i] }
 
 // target is the YAML of target i for a backend with a port named web. more is further fields, such as ", priority: 1".
 func (f farm) target(i int, more string) string {
-	return fmt.Sprintf("- {name: %c, address: %s, ports: [{name: web, port: %d}]%s}\n", 'a'+i, f.V4, 8001+i, more)
+	return fmt.Sprintf("- {name: %c, address: %s, ports: [{name: web, port: %d}]%s}\n", 'a'+i, f.at(i).Addr(), f.at(i).Port(), more)
 }
 
 // targets is the YAML of all targets, without more.
@@ -398,4 +419,20 @@ func waitRest(h *harness.Test) {
 		}
 		return nil
 	})
+}
+
+// fetchJSON sends a request that must be answered with 200 and JSON.
+func fetchJSON(h *harness.Test, client *http.Client, req *http.Request, into any) {
+	h.T.Helper()
+	resp, err := client.Do(req)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		h.T.Fatalf("%s: %s", req.URL, resp.Status)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		h.T.Fatal(err)
+	}
 }

@@ -1,0 +1,324 @@
+package integration
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/test/harness"
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+// web is the port of the specs below, whose Services have IPv4 alone so that nothing depends on the order of families.
+const web = `service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]%s}
+ports: [{name: web, port: 80}]
+`
+
+// spec is a backend with these targets, a check that judges quickly and further fields of it, and further fields of the spec.
+func spec(targets, check, more string) string {
+	return fmt.Sprintf(web, "") + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + pace + check + "}\n" + more
+}
+
+// waitActive waits until status tells that tier, or with -1 that none is active.
+func waitActive(h *harness.Test, backend string, tier int32) {
+	h.T.Helper()
+	h.Eventually(fmt.Sprintf("tier %d to be active", tier), func() error {
+		is := int32(-1)
+		if p := h.Backend(backend).Status.ActivePriority; p != nil {
+			is = *p
+		}
+		if is != tier {
+			return fmt.Errorf("it is %d", is)
+		}
+		return nil
+	})
+}
+
+// TestConditions: the whole table of what an endpoint's conditions say, in one backend.
+func TestConditions(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 6)
+	f.servers[1].SetSick(true)
+	f.servers[4].SetSick(true)
+	apply(h, "web", spec(
+		f.target(0, "")+ // healthy, active tier
+			f.target(1, "")+ // unhealthy
+			f.target(2, ", priority: 1")+ // healthy standby
+			f.target(3, ", state: Draining")+ // draining
+			f.target(4, ", state: Draining")+ // draining and unhealthy
+			f.target(5, ", state: Disabled"), "", ""))
+	h.WaitStates("web", harness.States{
+		f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining, f.at(4): "terminating",
+	})
+	for target, state := range map[string][2]string{
+		"a": {"Healthy"}, "b": {"Unhealthy", "UnexpectedStatus"}, "c": {"Healthy"}, "d": {"Draining"}, "e": {"Draining", "UnexpectedStatus"}, "f": {"Disabled"},
+	} {
+		waitTarget(h, "web", target, observed(state[0]), state[1])
+	}
+	waitActive(h, "web", 0)
+	b := h.WaitReady("web")
+	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
+	if n := f.servers[5].Checks(); n > 0 {
+		t.Errorf("a Disabled target was probed %d times", n)
+	}
+	h.Eventually("the counts in status", func() error {
+		if e := h.Backend("web").Status.Endpoints; e == nil || e.Total != 5 || e.Ready != 1 || e.Healthy != 3 || e.Unhealthy != 2 || e.ReadyOfTotal != "1/5" {
+			return fmt.Errorf("they are %+v", e)
+		}
+		return nil
+	})
+	if b.Status.ObservedGeneration != b.Generation {
+		t.Errorf("the status is of generation %d, not %d", b.Status.ObservedGeneration, b.Generation)
+	}
+}
+
+// TestDisabledLeavesAtOnce: Disabled is the stop, drainSeconds or not.
+func TestDisabledLeavesAtOnce(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 2)
+	apply(h, "web", spec(f.targets(), "", "drainSeconds: 600"))
+	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1)))
+	apply(h, "web", spec(f.target(0, "")+f.target(1, ", state: Disabled"), "", "drainSeconds: 600"))
+	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	waitTarget(h, "web", "b", "Disabled", "")
+	apply(h, "web", spec(f.targets(), "", "drainSeconds: 600"))
+	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1)))
+}
+
+// TestDrainSeconds: an address that left spec stays as terminating, with its health, and then goes; one that comes back drains no longer.
+func TestDrainSeconds(t *testing.T) {
+	h := parallel(t)
+	f := newHosts(h, 3)
+	apply(h, "web", spec(f.targets(), "", "drainSeconds: 6"))
+	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1), f.at(2)))
+
+	apply(h, "web", spec(f.target(0, ""), "", "drainSeconds: 6"))
+	left := time.Now()
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Draining, f.at(2): harness.Draining})
+	f.servers[1].SetSick(true)
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): "terminating", f.at(2): harness.Draining})
+	apply(h, "web", spec(f.target(0, "")+f.target(2, ""), "", "drainSeconds: 6"))
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): "terminating", f.at(2): harness.Healthy})
+	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(2)))
+	if after := time.Since(left); after < 5*time.Second { // whole seconds are kept
+		t.Errorf("the address was gone after %v", after)
+	}
+	// Removed with nothing to drain for.
+	apply(h, "web", spec(f.target(0, ""), "", ""))
+	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+}
+
+// TestTiers: a standby takes over when the first tier does not qualify, gives back after a delay, and each change is told.
+func TestTiers(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 5)
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", priority: 1") + f.target(3, ", priority: 1") + f.target(4, ", priority: 7")
+	apply(h, "web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
+	ready := func(tier string, at ...netip.AddrPort) harness.States { return all(tier, at...) }
+	first, second, third := []netip.AddrPort{f.at(0), f.at(1)}, []netip.AddrPort{f.at(2), f.at(3)}, f.at(4)
+	h.WaitStates("web", union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+	waitActive(h, "web", 0)
+
+	// Half of it is not enough: the healthy one becomes a standby.
+	f.servers[0].SetSick(true)
+	h.WaitStates("web", union(harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby}, ready(harness.Healthy, second...), ready(harness.Standby, third)))
+	waitActive(h, "web", 1)
+	h.WaitEvent("web", "TierChanged")
+	f.servers[2].SetSick(true)
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Unhealthy, f.at(3): harness.Standby, f.at(4): harness.Healthy})
+	waitActive(h, "web", 7)
+
+	// No tier qualifies: the healthy endpoints of every tier are ready.
+	f.servers[4].SetSick(true)
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy, f.at(2): harness.Unhealthy, f.at(3): harness.Healthy, f.at(4): harness.Unhealthy})
+	waitActive(h, "web", -1)
+
+	for _, i := range []int{0, 2, 4} {
+		f.servers[i].SetSick(false)
+	}
+	h.WaitStates("web", union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+	waitActive(h, "web", 0)
+}
+
+// union is all states.
+func union(states ...harness.States) harness.States {
+	sum := harness.States{}
+	for _, s := range states {
+		for at, state := range s {
+			sum[at] = state
+		}
+	}
+	return sum
+}
+
+// TestManualFailback: with failback Manual only a dead active tier or a pin moves it, whatever its health.
+func TestManualFailback(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 2)
+	targets := f.target(0, "") + f.target(1, ", priority: 1")
+	const manual = "failover: {failback: Manual, failbackDelaySeconds: 0%s}"
+	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, "")))
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
+	f.servers[0].SetSick(true)
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy})
+	f.servers[0].SetSick(false)
+	h.WaitStates("web", harness.States{f.at(0): harness.Standby, f.at(1): harness.Healthy})
+	probed(h, f.servers...)
+	h.WaitStates("web", harness.States{f.at(0): harness.Standby, f.at(1): harness.Healthy})
+	waitActive(h, "web", 1)
+
+	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, ", pinnedPriority: 0")))
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
+	waitActive(h, "web", 0)
+	f.servers[0].SetSick(true) // a pin holds, whatever the tier's health
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby})
+	waitActive(h, "web", 0)
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, "")))
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy})
+	waitActive(h, "web", 1)
+}
+
+// TestFailOpen: where no tier has panicThreshold every endpoint of Active targets is ready, and says its health in serving.
+func TestFailOpen(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 4)
+	apply(h, "web", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", priority: 1")+f.target(3, ", state: Draining"), ", panicThreshold: 60", "failover: {failbackDelaySeconds: 0}"))
+	healthy := harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining}
+	h.WaitStates("web", healthy)
+	f.servers[0].SetSick(true)
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Healthy, f.at(3): harness.Draining})
+	f.servers[2].SetSick(true)
+	h.WaitStates("web", harness.States{f.at(0): harness.FailOpen, f.at(1): harness.Healthy, f.at(2): harness.FailOpen, f.at(3): harness.Draining})
+	h.WaitEvent("web", "FailOpen")
+	waitActive(h, "web", -1)
+	h.WaitReady("web")
+	f.servers[0].SetSick(false)
+	f.servers[2].SetSick(false)
+	h.WaitStates("web", healthy)
+}
+
+// TestInitialState: what was never seen before is as initialState says until the first verdict; so it stays where nothing answers in time.
+func TestInitialState(t *testing.T) {
+	h := parallel(t)
+	m := h.Machine("hole")
+	if err := m.BlackHole(); err != nil {
+		t.Fatal(err)
+	}
+	// The first verdict is half a minute away.
+	const slow = "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: a, address: %s}]\n" +
+		"healthCheck: {tcpSocket: {}, periodSeconds: 60, timeoutSeconds: 30, failureThreshold: 3, initialState: %s}"
+	apply(h, "ready", slow, m.V4, "Ready")
+	apply(h, "not-ready", slow, m.V4, "NotReady")
+	h.WaitStates("ready", all(harness.Healthy, m.At4(80)))
+	h.WaitStates("not-ready", all(harness.Unhealthy, m.At4(80)))
+	for _, name := range []string{"ready", "not-ready"} {
+		waitTarget(h, name, "a", "Unknown", "")
+		h.WaitCondition(name, "Healthy", metav1.ConditionUnknown, "Pending")
+	}
+	h.WaitReady("ready")
+	h.WaitCondition("not-ready", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+}
+
+// TestCheckComesAndGoes: a healthCheck added to live traffic starts from what is published, and one that is removed leaves all ready.
+func TestCheckComesAndGoes(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 2)
+	f.servers[1].SetSick(true)
+	unchecked := fmt.Sprintf(web, "") + "targets:\n" + f.targets()
+	apply(h, "web", unchecked)
+	healthy := all(harness.Healthy, f.at(0), f.at(1))
+	h.WaitStates("web", healthy)
+	waitTarget(h, "web", "a", "Unprobed", "")
+	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "Healthy")
+	h.WaitReady("web")
+
+	record := record(h, "web")
+	apply(h, "web", spec(f.targets(), "", ""))
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
+	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
+	for _, state := range record.order() { // the ports tell a and b apart, but only b turned
+		if state == "MODIFIED ours "+f.V4.String()+":false,false,false" {
+			continue
+		}
+		if state != "ADDED ours "+f.V4.String()+":true,true,false" {
+			t.Errorf("seen was %q", state)
+		}
+	}
+
+	apply(h, "web", unchecked)
+	h.WaitStates("web", healthy)
+	waitTarget(h, "web", "b", "Unprobed", "")
+}
+
+// TestObserve: an observing check reports, and changes no endpoint; Enforce then acts on what is known.
+func TestObserve(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 3)
+	f.servers[1].SetSick(true)
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", priority: 1")
+	apply(h, "web", spec(targets, ", mode: Observe", ""))
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby})
+	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
+	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
+	h.WaitReady("web")
+	f.servers[0].SetSick(true)
+	h.WaitEvent("web", "EndpointUnhealthy")
+	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby})
+
+	apply(h, "web", spec(targets, "", ""))
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy})
+}
+
+// TestPublishNotReady: every endpoint is ready, and serving still tells its health.
+func TestPublishNotReady(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 4)
+	f.servers[1].SetSick(true)
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", priority: 1") + f.target(3, ", state: Draining")
+	checked := "targets:\n" + targets + "healthCheck: " + httpCheck
+	apply(h, "web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.FailOpen, f.at(2): harness.Healthy, f.at(3): "ready,serving,terminating"})
+	apply(h, "web", fmt.Sprintf(web, "")+checked)
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
+}
+
+// TestDuplicates: of two claimants of one ip:port the lower priority wins, then Active before Draining, then the order in spec.
+func TestDuplicates(t *testing.T) {
+	h := parallel(t)
+	const target = "\n- {name: %s, address: 198.51.100.1%s}"
+	for _, tc := range []struct{ name, first, second, loser, state string }{
+		{"priority", ", priority: 1", "", "one", harness.Healthy},
+		{"draining", ", state: Draining", "", "one", harness.Healthy},
+		{"priority-first", ", priority: 1", ", state: Draining", "one", harness.Draining},
+		{"order", "", "", "two", harness.Healthy},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			apply(h, tc.name, "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets:"+fmt.Sprintf(target, "one", tc.first)+fmt.Sprintf(target, "two", tc.second))
+			h.WaitStates(tc.name, all(tc.state, at("198.51.100.1:8080")))
+			h.Eventually("the loser to be told", func() error {
+				for _, s := range h.Backend(tc.name).Status.Targets {
+					if (s.Reason == "DuplicateAddress") != (s.Name == tc.loser) {
+						return fmt.Errorf("the targets are %+v", h.Backend(tc.name).Status.Targets)
+					}
+				}
+				return nil
+			})
+		})
+	}
+	// With ports that all differ it is another endpoint.
+	apply(h, "differ", "ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, port: 81}]}")
+	h.WaitStates("differ", all(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.1:81")))
+	// With one in common it is not.
+	apply(h, "partly", "ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, port: 81}]}")
+	h.WaitReady("partly")
+	waitTarget(h, "partly", "two", "Unprobed", "DuplicateAddress")
+	if n := len(h.Endpoints("partly")); n != 1 {
+		t.Errorf("%d endpoints are published", n)
+	}
+}

@@ -43,10 +43,16 @@ func clusterAddrs(h *harness.Test, service string, port int) []string {
 	return addrs
 }
 
-// ask sends requests from the node, and returns how many each machine has answered. None may fail.
-func ask(h *harness.Test, network, addr string) map[string]int {
+// wantAnswers sends requests from the node, and wants answers to all of them from these machines and no other.
+func wantAnswers(h *harness.Test, network, addr string, from ...*lab.Machine) {
 	h.T.Helper()
-	send := lab.Sender(h.Node(), network, addr)
+	wantAnswersTo(h.Node(), h, network, addr, from...)
+}
+
+// wantAnswersTo is wantAnswers for a client elsewhere.
+func wantAnswersTo(client *devcluster.Namespace, h *harness.Test, network, addr string, from ...*lab.Machine) {
+	h.T.Helper()
+	send := lab.Sender(client, network, addr)
 	answers := map[string]int{}
 	for range enough {
 		ctx, cancel := context.WithTimeout(h.T.Context(), timeout)
@@ -57,13 +63,6 @@ func ask(h *harness.Test, network, addr string) map[string]int {
 		}
 		answers[answer]++
 	}
-	return answers
-}
-
-// wantAnswers asks, and wants answers from these machines and no other.
-func wantAnswers(h *harness.Test, network, addr string, from ...*lab.Machine) {
-	h.T.Helper()
-	answers := ask(h, network, addr)
 	var want []string
 	for _, m := range from {
 		want = append(want, m.Name())

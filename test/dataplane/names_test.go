@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/external-backend/operator/devcluster"
 	"github.com/external-backend/operator/test/harness"
 )
 
@@ -160,5 +161,84 @@ spec:
 	}
 	if is := h.Slices("web"); len(is) != 1 || is[0].UID != slice.UID {
 		t.Errorf("the slice is not the one it was: there are %d", len(is))
+	}
+}
+
+// TestServiceRecords follows SRV records, in which each backend has a port of its own.
+func TestServiceRecords(t *testing.T) {
+	h := harness.New(t)
+	h.StartManager()
+	a, b := h.Machine("a"), h.Machine("b")
+	h.Serve(a, "http", 8081)
+	h.Serve(b, "http", 8082)
+	hosts := fmt.Sprintf("\na A %s\nb A %s\n", a.V4, b.V4)
+	both := "_web._tcp SRV 10 1 8081 a\n_web._tcp SRV 10 1 8082 b" + hosts
+	authority := h.Machine("dns")
+	dns := h.StartDNS(authority, map[string]string{"example.com": both})
+	h.Apply(`
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: web}
+spec:
+  service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+  ports: [{name: web, port: 80}]
+  targets: [{name: pool, srvName: _web._tcp.example.com}]
+  dns: {nameservers: ["%s"], minTTLSeconds: 1}
+  healthCheck: {httpGet: {path: /healthz, port: web}, %s}
+`, authority.V4, pace)
+	h.WaitStates("web", all(harness.Healthy, a.At4(8081), b.At4(8082)))
+	h.WaitRoutes("web", a.At4(8081), b.At4(8082))
+	addr := clusterAddrs(h, "web", 80)[0]
+	wantAnswers(h, "http", addr, a, b)
+
+	load := startLoad(h, addr)
+	if err := dns.SetZone(t.Context(), "example.com", "_web._tcp SRV 10 1 8082 b"+hosts); err != nil {
+		t.Fatal(err)
+	}
+	h.WaitStates("web", all(harness.Healthy, b.At4(8082)))
+	h.WaitRoutes("web", b.At4(8082))
+	load.more()
+	load.stopUnharmed()
+	wantAnswers(h, "http", addr, b)
+}
+
+// TestAliases publishes names as such: the cluster's DNS answers with them, and with the addresses they have elsewhere.
+func TestAliases(t *testing.T) {
+	h := harness.New(t)
+	h.StartManager()
+	a := h.Machine("a")
+	h.Serve(a, "http", 8080)
+	upstream, err := h.AddNamespace("upstream", devcluster.UpstreamDNS.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { upstream.Close() })
+	dns, err := upstream.StartDNS(t.Context(), map[string]string{"example.com": "db A " + a.V4.String()}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dns.Close() })
+	for name, how := range map[string]string{
+		"external-name": "service: {type: ExternalName}",
+		"passthrough":   "service: {type: Headless}\n  dns: {resolution: Passthrough}",
+	} {
+		h.Apply(`
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: %s}
+spec:
+  ports: [{name: http, port: 8080}]
+  targets: [{name: db, hostname: db.example.com}]
+  %s
+`, name, how)
+		h.WaitReady(name)
+		h.Eventually("an alias for db.example.com", func() error {
+			is, err := h.Resolver().LookupCNAME(t.Context(), domain(h, name))
+			if err == nil && is != "db.example.com." {
+				err = fmt.Errorf("%s is an alias for %s", name, is)
+			}
+			return err
+		})
+		wantAnswers(h, "http", domain(h, name)+":8080", a)
 	}
 }

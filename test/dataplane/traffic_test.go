@@ -2,8 +2,10 @@ package dataplane
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
+	"github.com/external-backend/operator/devcluster"
 	"github.com/external-backend/operator/test/harness"
 	"github.com/external-backend/operator/test/harness/lab"
 )
@@ -105,6 +107,58 @@ spec:
 	load.more()
 	load.stopUnharmed()
 	wantAnswers(h, "http", clusterAddrs(h, "web", 80)[0], p.b)
+}
+
+// TestFailOpen: where nobody is healthy and the spec prefers anybody to nobody, everybody gets requests.
+func TestFailOpen(t *testing.T) {
+	h := harness.New(t)
+	h.StartManager()
+	p := newPair(h, "http", 8080)
+	h.Apply(`
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: web}
+spec:
+  service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+  ports: [{name: web, port: 80, targetPort: 8080}]
+  targets: %s
+  healthCheck: {httpGet: {path: /healthz}, panicThreshold: 50, %s}
+`, targets("a", p.a.V4, "b", p.b.V4), pace)
+	a, b := p.a.At4(8080), p.b.At4(8080)
+	h.WaitStates("web", all(harness.Healthy, a, b))
+	p.sicken(true)
+	h.WaitStates("web", harness.States{a: harness.Healthy, b: harness.Unhealthy})
+	p.sa.SetSick(true)
+	h.WaitStates("web", all(harness.FailOpen, a, b))
+	h.WaitEvent("web", "FailOpen")
+	h.WaitRoutes("web", a, b)
+	wantAnswers(h, "http", clusterAddrs(h, "web", 80)[0], p.a, p.b)
+	p.sa.SetSick(false)
+	h.WaitStates("web", harness.States{a: harness.Healthy, b: harness.Unhealthy})
+	h.WaitRoutes("web", a)
+	wantAnswers(h, "http", clusterAddrs(h, "web", 80)[0], p.a)
+}
+
+// TestNodePort reaches the backends by a port of the node, from outside of the cluster.
+func TestNodePort(t *testing.T) {
+	h := harness.New(t)
+	h.StartManager()
+	p := newPair(h, "http", 8080)
+	h.Apply(`
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: web}
+spec:
+  service: {type: NodePort, ipFamilyPolicy: RequireDualStack}
+  ports: [{name: web, port: 80, targetPort: 8080, nodePort: 30080}]
+  targets: %s
+  healthCheck: %s
+`, targets("a4", p.a.V4, "a6", p.a.V6, "b4", p.b.V4, "b6", p.b.V6), httpCheck)
+	h.WaitRoutes("web", p.a.At4(8080), p.a.At6(8080), p.b.At4(8080), p.b.At6(8080))
+	client := h.Machine("client")
+	for _, node := range []netip.Addr{devcluster.Node4, devcluster.Node6} {
+		wantAnswersTo(client.Namespace, h, "http", netip.AddrPortFrom(node, 30080).String(), p.a, p.b)
+	}
 }
 
 // TestNameMoves changes the record of a hostname target under load. Requests follow, and none is lost.

@@ -28,33 +28,39 @@ const (
 // barWidth is that of a backend that answers all requests.
 const barWidth = 20
 
-// draw draws the screen, where there is one.
+// draw draws the screen or, where there is none, writes the lines that are new.
 func (v *view) draw() {
+	width, height := 80, 24
+	if v.live {
+		if w, h, err := term.GetSize(int(os.Stdout.Fd())); err == nil && w >= 20 && h >= 5 {
+			width, height = w, h
+		}
+	}
 	tally := v.load.Tally()
 	v.mu.Lock()
-	defer v.mu.Unlock()
+	lines := v.lines
+	v.lines = nil
+	if v.live {
+		lines = v.screenLocked(tally, height)
+	}
+	v.mu.Unlock()
+	var out strings.Builder
 	if !v.live {
+		for _, line := range lines {
+			fmt.Fprintln(&out, line)
+		}
+		fmt.Print(out.String())
 		return
 	}
-	width, height, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil || width < 20 || height < 5 {
-		width, height = 80, 24
-	}
-	lines := v.linesLocked(tally, height)
-	var out strings.Builder
 	out.WriteString(home)
-	for i, line := range lines {
-		if i == height-1 {
-			break
-		}
+	for _, line := range lines[:min(len(lines), height-1)] {
 		out.WriteString(cut(line, width) + clearLine)
 	}
-	out.WriteString(clearBelow)
-	fmt.Print(out.String())
+	fmt.Print(out.String() + clearBelow)
 }
 
-// linesLocked is the screen's text. The story and the events share the lines that the rest leaves of height.
-func (v *view) linesLocked(tally lab.Tally, height int) []string {
+// screenLocked is the screen's text. The story and the events share the lines that the rest leaves of height.
+func (v *view) screenLocked(tally lab.Tally, height int) []string {
 	now := time.Since(v.begin)
 	lines := []string{
 		fmt.Sprintf("%sExternal Backend Operator%s: traffic follows health  %s of %s, Ctrl-C ends", bold, plain, clock(min(now, v.length)), clock(v.length)), "",

@@ -31,16 +31,17 @@ const (
 	inRotation = "ready, serving"
 )
 
-// view is what the audience sees: it looks at the cluster, and draws a screen or, where standard output is none, writes a line for each change.
+// view is what the audience sees: it looks at the cluster, and draws a screen or, where standard output is none, writes a line for each change. Only
+// the goroutine of watch, and close after it, write.
 type view struct {
 	backends []*backend
 	load     *lab.Load
 	begin    time.Time
 	length   time.Duration
+	live     bool     // there is a screen
 	outages  []outage // the play's own
 
 	mu       sync.Mutex
-	live     bool              // a screen
 	machines map[string]string // backend -> "serves" or its fault
 	states   map[string]string // address -> its endpoint's conditions
 	changed  chan struct{}     // closed when states change
@@ -52,6 +53,7 @@ type view struct {
 	events   []string
 	seen     map[string]bool // events, by name and count
 	story    []string
+	lines    []string // to be written where there is no screen
 }
 
 func newView(backends []*backend, load *lab.Load, length time.Duration) *view {
@@ -68,13 +70,11 @@ func newView(backends []*backend, load *lab.Load, length time.Duration) *view {
 	return v
 }
 
-// close gives the screen back.
+// close draws a last time, and gives the screen back.
 func (v *view) close() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.draw()
 	if v.live {
 		fmt.Print(leaveScreen)
-		v.live = false
 	}
 }
 
@@ -112,10 +112,10 @@ func (v *view) tell(text string, args ...any) {
 	v.lineLocked("story", text)
 }
 
-// lineLocked writes a line where there is no screen.
+// lineLocked adds a line where there is no screen.
 func (v *view) lineLocked(about, text string) {
 	if !v.live {
-		fmt.Printf("%s  %-8s  %s\n", clock(time.Since(v.begin)), about, text)
+		v.lines = append(v.lines, fmt.Sprintf("%s  %-8s  %s", clock(time.Since(v.begin)), about, text))
 	}
 }
 

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+func TestCut(t *testing.T) {
+	for _, tc := range []struct {
+		line, want string
+		width      int
+	}{
+		{"ready", "ready", 5},
+		{"ready", "rea", 3},
+		{green + "ready" + plain + " now", green + "re" + plain, 2}, // what colours is kept, lest colours run over
+		{"", "", 2},
+	} {
+		if got := cut(tc.line, tc.width); got != tc.want {
+			t.Errorf("cut(%q, %d) = %q, not %q", tc.line, tc.width, got, tc.want)
+		}
+	}
+}
+
+func TestOutage(t *testing.T) {
+	at := time.Unix(1000, 0)
+	before := lab.Tally{Sent: 100, Failed: 1}
+	after := lab.Tally{Sent: 300, Failed: 4, Answers: map[string]int{"web-1": 296}, LastFailure: at.Add(700 * time.Millisecond)}
+	for _, tc := range []struct {
+		outage outage
+		want   string
+	}{
+		{outage{backend: "web-2", fault: "killed", at: at, before: before}, "web-2 killed: the demo ended before it was out of rotation"},
+		{outage{backend: "web-2", fault: "killed", at: at, before: before, out: time.Second}, "web-2 killed: out of rotation after 1.0 s"},
+		{
+			outage{backend: "web-2", fault: "killed", at: at, before: before, after: after, out: time.Second, back: 2 * time.Second},
+			"web-2 killed: out of rotation after 1.0 s, back 2.0 s after its return; 3 of 200 requests failed, the last one sent after 0.7 s",
+		},
+	} {
+		if got := tc.outage.String(); got != tc.want {
+			t.Errorf("got  %s\nwant %s", got, tc.want)
+		}
+	}
+}
+
+func TestLength(t *testing.T) {
+	for text, want := range map[string]time.Duration{"": usualLength, "1m": time.Minute, "20s": leastLength} {
+		if got, err := lengthOf(text); err != nil || got != want {
+			t.Errorf("DEMO_FOR=%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"19s", "-1m", "long", "45"} {
+		if got, err := lengthOf(text); err == nil {
+			t.Errorf("DEMO_FOR=%s: %v", text, got)
+		}
+	}
+}

@@ -191,13 +191,7 @@ func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
 func probeEndpoints(probes []plan.Probe) []probe.Endpoint {
 	out := make([]probe.Endpoint, len(probes))
 	for i, p := range probes {
-		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host}
-		if p.Published {
-			out[i].Seed = probe.Unhealthy
-			if p.Serving {
-				out[i].Seed = probe.Healthy
-			}
-		}
+		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host, Seed: probe.Verdict(p.Seed)}
 	}
 	return out
 }

@@ -267,7 +267,7 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	candidates := plan.FindCandidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
 		Answers: answers(names, r.Resolver.Snapshot(key)), Permit: permit(o.view),
-		Published: standing, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Published: standing, Status: o.status, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	})
 	m.probes = candidates.Probes()
 	r.probe(key, b, m)

@@ -68,8 +68,8 @@ type Probe struct {
 	Dial netip.AddrPort
 	// Host is the target's hostname; "" for a literal address.
 	Host string
-	// Published: an endpoint of that address stands in a slice, with Serving as its serving condition, which is its verdict until a probe says otherwise.
-	Published, Serving bool
+	// Seed is what its slice and status say of it, which is its verdict until a probe says otherwise.
+	Seed Verdict
 }
 
 // Candidate is an endpoint that spec, answers and policy allow.
@@ -87,6 +87,7 @@ type Candidate struct {
 	host      string
 	// published: an endpoint of that address stands in a slice, with serving as its condition.
 	published, serving bool
+	seed               Verdict
 }
 
 func (c *Candidate) probed() bool { return c.probePort != 0 }
@@ -97,7 +98,7 @@ func (c *Candidate) id() ProbeID {
 }
 
 func (c *Candidate) probe() Probe {
-	return Probe{ID: c.id(), Dial: netip.AddrPortFrom(c.Addr, c.probePort), Host: c.host, Published: c.published, Serving: c.serving}
+	return Probe{ID: c.id(), Dial: netip.AddrPortFrom(c.Addr, c.probePort), Host: c.host, Seed: c.seed}
 }
 
 // leaving: the address has left spec or DNS, and stays for drainSeconds.
@@ -123,8 +124,9 @@ type Input struct {
 	// Answers are those of the targets that are given by name, by target name.
 	Answers map[string]Answer
 	Permit  Permit
-	// Published is what stands in the slices.
+	// Published is what stands in the slices, Status what was said of it.
 	Published []Endpoint
+	Status    v1alpha1.ExternalBackendStatus
 	// Older is what older ExternalBackends on the same Service publish.
 	Older []Endpoint
 	// Probes are those of the plan before, by which the addresses that have left since go on being probed.
@@ -178,6 +180,8 @@ type finder struct {
 	places map[netip.Addr]int32
 	// at tells of each place what is published there, and who claims it.
 	at []place
+	// states are those of the targets in Status.
+	states map[string]v1alpha1.ObservedState
 	// nextPublished chains the published endpoints of one place, nextClaim its candidates; -1 ends a chain.
 	nextPublished, nextClaim []int32
 	out                      Candidates
@@ -199,6 +203,10 @@ func newFinder(in Input) *finder {
 	f := &finder{Input: in, places: make(map[netip.Addr]int32, n), at: make([]place, 0, n), nextPublished: make([]int32, len(in.Published))}
 	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
 	f.out.Endpoints = make([]Candidate, 0, n)
+	f.states = make(map[string]v1alpha1.ObservedState, len(in.Status.Targets))
+	for _, t := range in.Status.Targets {
+		f.states[t.Name] = t.State
+	}
 	for i := range in.Published {
 		p := f.place(in.Published[i].Addr)
 		f.nextPublished[i], f.at[p].published = f.at[p].published, int32(i)
@@ -308,7 +316,21 @@ func (f *finder) addProbe(c *Candidate, t *v1alpha1.Target, srv uint16, publishe
 	c.probePort, c.host = port, t.Hostname
 	if published != nil {
 		c.published, c.serving = true, published.Serving
+		c.seed = f.seed(t.Name, published.Serving)
 	}
+}
+
+// seed is the last verdict on an endpoint that stands in a slice. Where the slice can't tell, because the check only observes, or because there was no verdict yet, the
+// status of its target does.
+func (f *finder) seed(target string, serving bool) Verdict {
+	state := f.states[target]
+	switch {
+	case !serving && state == v1alpha1.ObservedStateUnknown:
+		return Unknown
+	case !serving, observes(f.Backend) && state == v1alpha1.ObservedStateUnhealthy:
+		return Unhealthy
+	}
+	return Healthy
 }
 
 func (f *finder) permit(name string, c *Candidate) Refusal {
@@ -361,7 +383,7 @@ func (f *finder) leave() {
 			continue
 		}
 		if probe, ok := probes[c.id()]; ok && f.Backend.Spec.HealthCheck != nil {
-			c.probePort, c.host, c.published, c.serving = probe.Dial.Port(), probe.Host, true, p.Serving
+			c.probePort, c.host, c.published, c.serving, c.seed = probe.Dial.Port(), probe.Host, true, p.Serving, probe.Seed
 			name = cmp.Or(name, probe.Host)
 		}
 		if r := f.permit(name, &c); r.Denied && !r.KeepPublished {

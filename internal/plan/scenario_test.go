@@ -162,7 +162,7 @@ func (w *world) plan(t *testing.T) {
 	c := FindCandidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
 		Serves:  func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
-		Answers: w.answers, Permit: w.permit, Published: published, Probes: w.probes, Max: w.max, Now: w.now,
+		Answers: w.answers, Permit: w.permit, Published: published, Status: w.status, Probes: w.probes, Max: w.max, Now: w.now,
 	})
 	w.probes = c.Probes()
 	p := Publish(PublishInput{Backend: w.backend, Published: published, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
@@ -225,11 +225,8 @@ func (w *world) states() func(ProbeID) ProbeState {
 	for _, p := range w.probes {
 		id := p.ID
 		state, known := w.engine[id]
-		if !known && p.Published {
-			state.Verdict = Unhealthy
-			if p.Serving {
-				state.Verdict = Healthy
-			}
+		if !known {
+			state.Verdict = p.Seed
 		}
 		switch v := w.verdicts[fmt.Sprintf("%s@%s", id.Target, id.Addr)]; v {
 		case "":

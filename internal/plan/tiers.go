@@ -30,6 +30,8 @@ type Tier struct {
 type TierState struct {
 	// Active is the active tier; nil where none qualifies.
 	Active *int32
+	// None: there are endpoints, all judged, and no tier qualifies.
+	None bool
 	// Since tells from when on each tier that qualifies has done so without a break. It is held in memory alone: a restart starts it anew, which can only lengthen a delay.
 	Since map[int32]time.Time
 }
@@ -46,7 +48,7 @@ func (t Tier) settled() bool { return !t.Pending && t.Verdicts == t.Endpoints }
 //
 //  1. A pinned tier is active.
 //  2. The best tier is the first that qualifies. While a better one is unsettled it may not win a race at the start: the active tier stays while it
-//     qualifies, and else the first tier that has, or waits for, endpoints is active.
+//     qualifies, and else the first tier that has, or waits for, endpoints is active. Where none was active before, a newcomer changes nothing until it is judged.
 //  3. Where no tier qualifies, none is active.
 //  4. An active tier that no longer qualifies hands over to the best at once.
 //  5. From one that does, a better tier takes over once it has qualified for FailbackDelay, and never where failback is Manual.
@@ -80,9 +82,12 @@ func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierSt
 		next.Active = new(*f.Pinned)
 	case blocked && active != nil:
 		next.Active = new(active.Priority)
+	case blocked && best == nil && prev.None:
+		next.None = true
 	case blocked:
 		next.Active = new(first.Priority)
 	case best == nil: // none qualifies
+		next.None = first != nil
 	case active == nil:
 		next.Active = new(best.Priority)
 	default:

@@ -1,0 +1,529 @@
+package integration
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+// TestInvalidSpec: what the schema can't say is told with its field, and leaves what was published as it was.
+func TestInvalidSpec(t *testing.T) {
+	h := parallel(t)
+	const spec = "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.%d, ports: [{name: %s, port: 8080}]}]\n%s"
+	apply(h, "web", spec, 1, "web", "")
+	h.WaitReady("web")
+	before := take(h, "web", true)
+	for _, tc := range []struct{ name, port, more, field string }{
+		{"unknown port", "other", "", "spec.targets[0].ports[0].name"},
+		{"hop-by-hop header", "web", "healthCheck: {httpGet: {httpHeaders: [{name: Connection, value: close}]}}", "spec.healthCheck.httpGet.httpHeaders[0].name"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			apply(h, "web", spec, 2, tc.port, tc.more)
+			h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "InvalidSpec")
+			h.WaitCondition("web", "Ready", metav1.ConditionFalse, "InvalidSpec")
+			wantStalled(h, "web", "InvalidSpec")
+			waitMessage(h, "web", "Accepted", tc.field)
+			h.WaitEvent("web", "InvalidSpec")
+			waitPicture(h, "web", before, true)
+			apply(h, "web", spec, 1, "web", "")
+			h.WaitReady("web")
+			wantStalled(h, "web", "")
+			waitPicture(h, "web", before, true)
+		})
+	}
+	// Nothing of it was published before.
+	apply(h, "new", spec, 1, "other", "")
+	h.WaitCondition("new", "Ready", metav1.ConditionFalse, "InvalidSpec")
+	wantStalled(h, "new", "InvalidSpec")
+	if n := len(h.Slices("new")); n > 0 {
+		t.Errorf("%d slices are published", n)
+	}
+}
+
+// certificate is PEM of a self-signed certificate and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}))
+}
+
+// readReferences lets the manager read Secrets and ConfigMaps in the test's namespace, as an admin does.
+func readReferences(h *harness.Test) {
+	h.T.Helper()
+	h.Apply(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: external-backend-reference-reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external-backend-reference-reader}
+subjects: [{kind: ServiceAccount, name: external-backend-controller-manager, namespace: %s}]
+`, lab.SystemNamespace)
+}
+
+// TestRefNotFound: a Secret or ConfigMap that is missing, or may not be read, stops the probes that need it and nothing else.
+func TestRefNotFound(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 1)
+	https := func(tls string) string {
+		return "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n" + f.targets() + tls
+	}
+	apply(h, "web", https(""))
+	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+
+	const checked = "healthCheck: {httpGet: {scheme: HTTPS}, tls: %s, " + pace + "}"
+	refused := func(tls string, words ...string) {
+		t.Helper()
+		apply(h, "web", https(fmt.Sprintf(checked, tls)))
+		h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "RefNotFound")
+		h.WaitCondition("web", "Ready", metav1.ConditionFalse, "RefNotFound")
+		wantStalled(h, "web", "RefNotFound")
+		waitMessage(h, "web", "Accepted", words...)
+		h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	}
+	// The right is missing: the message says which binding helps.
+	refused("{caCertificateRef: {kind: ConfigMap, name: ca, key: ca.crt}}", "spec.healthCheck.tls.caCertificateRef", "ca", "external-backend-reference-reader")
+	h.WaitEvent("web", "RefNotFound")
+	readReferences(h)
+	refused("{caCertificateRef: {kind: ConfigMap, name: other}}", "spec.healthCheck.tls.caCertificateRef", `ConfigMap "other" does not exist`)
+	refused("{caCertificateRef: {kind: Secret, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `Secret "ca" does not exist`)
+	refused("{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef", `Secret "client" does not exist`)
+	cert, key := certificate(t)
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": "no PEM", "good": cert}})
+	refused("{caCertificateRef: {kind: ConfigMap, name: ca}}", "spec.healthCheck.tls.caCertificateRef", "ca.crt")
+	refused("{caCertificateRef: {kind: ConfigMap, name: ca, key: absent}}", "absent")
+	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "opaque"}, Data: map[string][]byte{"tls.crt": []byte(cert), "tls.key": []byte(key)}})
+	refused("{clientCertificateRef: {name: opaque}}", "spec.healthCheck.tls.clientCertificateRef", "kubernetes.io/tls")
+
+	// What is there is used: the server speaks no TLS, so that its checks fail now.
+	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "client"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": []byte(cert), "tls.key": []byte(key)}})
+	apply(h, "web", https(fmt.Sprintf(checked, "{caCertificateRef: {kind: ConfigMap, name: ca, key: good}, clientCertificateRef: {name: client}}")))
+	h.WaitCondition("web", "Accepted", metav1.ConditionTrue, "Accepted")
+	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
+	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
+	wantStalled(h, "web", "")
+}
+
+// TestRefAppears: what was missing is found within a minute, without a change of the spec.
+func TestRefAppears(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 1)
+	readReferences(h)
+	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}, %s}", f.targets(), pace)
+	h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "RefNotFound")
+	waitTarget(h, "web", "a", "Unknown", "")
+	cert, _ := certificate(t)
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": cert}})
+	h.Within(time.Minute+harness.Patience, "the ConfigMap to be found", func() error {
+		if c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "Accepted"); c.Status != metav1.ConditionTrue {
+			return fmt.Errorf("it is %+v", c)
+		}
+		return nil
+	})
+	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
+}
+
+// byName applies a backend with a name for a target, asked at the nameserver. dns is further fields of spec.dns, more of the spec.
+func byName(h *harness.Test, ns *nameserver, backend, dns, more string) {
+	h.T.Helper()
+	apply(h, backend, `
+service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+ports: [{name: web, port: 80, targetPort: 8080}]
+targets: [{name: db, hostname: db.example.com}]
+dns: {nameservers: ["%s"], minTTLSeconds: 1%s}
+%s
+`, ns.V4, dns, more)
+}
+
+// TestNamesFail: no failure of DNS takes an endpoint away; what kind of failure it is, is told.
+func TestNamesFail(t *testing.T) {
+	h := parallel(t)
+	a, b := at("198.51.100.1:8080"), at("198.51.100.2:8080")
+	for _, tc := range []struct {
+		name, cause string
+		reply       reply
+	}{
+		{"servfail", "SERVFAIL", rcode(dns.RcodeServerFailure)},
+		{"refused", "REFUSED", rcode(dns.RcodeRefused)},
+		{"empty", "empty answer", empty},
+		{"silent", "timeout", silent},
+		{"nxdomain", "NXDOMAIN", rcode(dns.RcodeNameError)},
+		{"gone", "", nil}, // the nameserver itself
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := h.Sub(t)
+			ns := newNameserver(h)
+			ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
+			byName(h, ns, tc.name, "", "")
+			h.WaitStates(tc.name, all(harness.Healthy, a, b))
+			h.WaitCondition(tc.name, "Resolved", metav1.ConditionTrue, "Resolved")
+			before := take(h, tc.name, true)
+
+			if tc.reply != nil {
+				ns.set("db.example.com", tc.reply)
+			} else if err := ns.BlackHole(); err != nil {
+				t.Fatal(err)
+			}
+			h.WaitCondition(tc.name, "Resolved", metav1.ConditionFalse, "ServingStale")
+			waitMessage(h, tc.name, "Resolved", `"db"`, tc.cause)
+			waitTarget(h, tc.name, "db", "Unprobed", "ServingStale")
+			h.WaitEvent(tc.name, "ServingStale")
+			waitPicture(h, tc.name, before, true)
+			h.WaitReady(tc.name)
+
+			if tc.reply == nil {
+				if err := ns.Undrop(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ns.set("db.example.com", good("198.51.100.2"))
+			h.WaitStates(tc.name, all(harness.Healthy, b))
+			h.WaitCondition(tc.name, "Resolved", metav1.ConditionTrue, "Resolved")
+		})
+	}
+}
+
+// TestNamesEnd: stale answers end with staleSeconds, and those of names that don't exist after half a minute; both leave by drainSeconds.
+func TestNamesEnd(t *testing.T) {
+	h := parallel(t)
+	for _, tc := range []struct {
+		name, dns, reason, target string
+		reply                     reply
+	}{
+		{"stale", ", staleSeconds: 3", "ResolutionFailed", "ResolutionFailed", rcode(dns.RcodeServerFailure)},
+		{"nxdomain", "", "ResolutionFailed", "NameNotFound", rcode(dns.RcodeNameError)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := h.Sub(t)
+			ns := newNameserver(h)
+			ns.set("db.example.com", good("198.51.100.1"))
+			byName(h, ns, tc.name, tc.dns, "drainSeconds: 4")
+			h.WaitStates(tc.name, oneEndpoint)
+			asked := time.Now()
+			ns.set("db.example.com", tc.reply)
+			h.WaitStates(tc.name, all(harness.Draining, at("198.51.100.1:8080")))
+			if after := time.Since(asked); tc.name == "nxdomain" && after < 25*time.Second {
+				t.Errorf("the addresses of a name that is gone left after %v", after)
+			}
+			h.WaitStates(tc.name, harness.States{})
+			h.WaitCondition(tc.name, "Resolved", metav1.ConditionFalse, tc.reason)
+			waitTarget(h, tc.name, "db", "Unresolved", tc.target)
+			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+			h.WaitEvent(tc.name, "ResolutionFailed")
+			ns.set("db.example.com", good("198.51.100.1"))
+			h.WaitStates(tc.name, oneEndpoint)
+			h.WaitReady(tc.name)
+		})
+	}
+}
+
+// TestNeverResolved: a name that never had an answer.
+func TestNeverResolved(t *testing.T) {
+	h := parallel(t)
+	ns := newNameserver(h)
+	ns.set("db.example.com", rcode(dns.RcodeServerFailure))
+	byName(h, ns, "web", "", "")
+	h.WaitCondition("web", "Resolved", metav1.ConditionFalse, "ResolutionFailed")
+	waitTarget(h, "web", "db", "Unresolved", "ResolutionFailed")
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	waitProgrammed(h, "web")
+	wantStalled(h, "web", "")
+	h.WaitEvent("web", "ResolutionFailed")
+	ns.set("db.example.com", good("198.51.100.1"))
+	h.WaitReady("web")
+	h.WaitStates("web", oneEndpoint)
+}
+
+// TestPoisonedAnswer: an address that may not be published is dropped and told; the others stay, and go on being followed.
+func TestPoisonedAnswer(t *testing.T) {
+	h := parallel(t)
+	for _, poison := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "10.96.0.1", "203.0.113.2"} { // the last two: the cluster's
+		t.Run(poison, func(t *testing.T) {
+			h := h.Sub(t)
+			ns := newNameserver(h)
+			name := "web-" + strings.ReplaceAll(poison, ".", "-")
+			ns.set("db.example.com", good("198.51.100.1", poison))
+			byName(h, ns, name, "", "")
+			h.WaitStates(name, oneEndpoint)
+			h.WaitCondition(name, "Permitted", metav1.ConditionFalse, "TargetDenied")
+			waitMessage(h, name, "Permitted", `"db"`)
+			waitTarget(h, name, "db", "Unprobed", "TargetDenied")
+			h.WaitEvent(name, "TargetDenied")
+			h.WaitReady(name)
+			b := h.Backend(name)
+			for _, c := range b.Status.Conditions {
+				if strings.Contains(c.Message, poison) {
+					t.Errorf("a message tells the refused address: %s", c.Message)
+				}
+			}
+			for _, target := range b.Status.Targets {
+				if len(target.Addresses) != 1 || target.Addresses[0] != "198.51.100.1" {
+					t.Errorf("the target's addresses are %v", target.Addresses)
+				}
+			}
+			ns.set("db.example.com", good("198.51.100.2", poison))
+			h.WaitStates(name, all(harness.Healthy, at("198.51.100.2:8080")))
+			ns.set("db.example.com", good("198.51.100.1"))
+			h.WaitStates(name, oneEndpoint)
+			h.WaitCondition(name, "Permitted", metav1.ConditionTrue, "Permitted")
+		})
+	}
+}
+
+// TestServiceRecords: SRV gives ports and tiers.
+func TestServiceRecords(t *testing.T) {
+	h := parallel(t)
+	ns := newNameserver(h)
+	ns.set("one.example.com", good("198.51.100.1"))
+	ns.set("two.example.com", good("198.51.100.2"))
+	ns.set("_web._tcp.example.com", services(
+		dns.SRV{Priority: 10, Port: 8080, Target: "one.example.com."}, dns.SRV{Priority: 20, Port: 9090, Target: "two.example.com."}))
+	apply(h, "web", `
+service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+ports: [{name: web, port: 80}, {name: more, port: 90, targetPort: 91}]
+targets: [{name: pool, srvName: _web._tcp.example.com, priority: 3}]
+dns: {nameservers: ["%s"], minTTLSeconds: 1}
+`, ns.V4)
+	h.WaitReady("web")
+	h.Eventually("the records to be followed", func() error {
+		got := map[string]string{}
+		for _, s := range h.Slices("web") {
+			for _, e := range s.Endpoints {
+				for _, p := range s.Ports {
+					got[e.Addresses[0]] += fmt.Sprintf("%s:%d ", *p.Name, *p.Port)
+				}
+				got[e.Addresses[0]] += fmt.Sprint(*e.Conditions.Ready)
+			}
+		}
+		if len(got) != 2 || got["198.51.100.1"] != "more:91 web:8080 true" || got["198.51.100.2"] != "more:91 web:9090 false" {
+			return fmt.Errorf("there are %v", got)
+		}
+		return nil
+	})
+	waitActive(h, "web", 3)
+}
+
+// policy applies an ExternalBackendPolicy for the test's namespace; it goes with the test.
+func policy(h *harness.Test, name, spec string) {
+	h.T.Helper()
+	h.Apply("apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s-%s}\nspec: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[2]s}}, %s}",
+		name, h.Namespace, spec)
+	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + h.Namespace}}
+	h.T.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) }) // the test may have done so
+}
+
+// TestPolicy: what policy says takes effect at once on what is published, drainSeconds or not.
+func TestPolicy(t *testing.T) {
+	h := parallel(t)
+	const spec = `
+service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+ports: [{name: web, port: 80}]
+targets: [{name: a, address: 198.51.100.1}, {name: b, address: 192.0.2.1}]
+drainSeconds: 600
+`
+	a, b := at("198.51.100.1:80"), at("192.0.2.1:80")
+	apply(h, "web", spec)
+	h.WaitStates("web", all(harness.Healthy, a, b))
+	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "Permitted")
+
+	policy(h, "audit", "mode: Audit, allow: [{cidrs: [198.51.100.0/24]}]")
+	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "WouldDeny")
+	waitMessage(h, "web", "Permitted", `"b"`)
+	h.WaitStates("web", all(harness.Healthy, a, b))
+
+	policy(h, "narrow", "allow: [{cidrs: [198.51.100.0/24]}]")
+	h.WaitStates("web", all(harness.Healthy, a))
+	h.WaitCondition("web", "Permitted", metav1.ConditionFalse, "TargetDenied")
+	waitMessage(h, "web", "Permitted", `"b"`)
+	waitTarget(h, "web", "b", "Denied", "TargetDenied")
+	h.WaitEvent("web", "TargetDenied")
+	h.WaitReady("web")
+	for _, s := range h.Backend("web").Status.Targets {
+		if s.Name == "b" && len(s.Addresses) > 0 {
+			t.Errorf("the refused addresses are listed: %v", s.Addresses)
+		}
+	}
+
+	// Rules add up.
+	policy(h, "more", "allow: [{cidrs: [192.0.2.0/24], ports: [{protocol: TCP, port: 79, endPort: 81}]}]")
+	h.WaitStates("web", all(harness.Healthy, a, b))
+	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "")
+	policy(h, "more", "allow: [{cidrs: [192.0.2.0/24], ports: [{protocol: TCP, port: 443}]}]")
+	h.WaitStates("web", all(harness.Healthy, a))
+	policy(h, "narrow", "allow: [{cidrs: [203.0.113.0/24]}]")
+	h.WaitStates("web", harness.States{})
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	waitProgrammed(h, "web")
+	for _, name := range []string{"narrow", "more"} {
+		remove(h, &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + h.Namespace}})
+	}
+	h.WaitStates("web", all(harness.Healthy, a, b))
+	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "WouldDeny")
+}
+
+// TestPolicyByLabel: a namespace that gets a label is selected from then on.
+func TestPolicyByLabel(t *testing.T) {
+	h := parallel(t)
+	h.Apply("apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s}\nspec: {namespaceSelector: {matchLabels: {bound-by: %[1]s}}, allow: [{hostnames: [\"*.example.com\"]}]}", h.Namespace)
+	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
+	t.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) })
+	apply(h, "web", onePort)
+	h.WaitStates("web", oneEndpoint)
+	label := func(value string) {
+		t.Helper()
+		h.Apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s, labels: {bound-by: %s}}", h.Namespace, value)
+	}
+	label(h.Namespace)
+	h.WaitStates("web", harness.States{})
+	waitTarget(h, "web", "a", "Denied", "TargetDenied")
+	label("nobody")
+	h.WaitStates("web", oneEndpoint)
+}
+
+// TestPolicyOnNames: hostnames allow whatever they resolve to, cidrs are asked for each address, and what is refused is not probed.
+func TestPolicyOnNames(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 1)
+	ns := newNameserver(h)
+	ns.set("db.example.com", good(f.V4.String(), "198.51.100.1"))
+	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"]}, {nameservers: ["%s"]}]`, ns.V4))
+	apply(h, "web", `
+service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+ports: [{name: web, port: 80, targetPort: 8001}]
+targets: [{name: db, hostname: db.example.com}, {name: other, address: 198.51.100.9}]
+dns: {nameservers: ["%s"], minTTLSeconds: 1}
+healthCheck: %s
+`, ns.V4, httpCheck)
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
+	waitTarget(h, "web", "other", "Denied", "TargetDenied")
+	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}, {nameservers: ["%s"]}]`, ns.V4))
+	h.WaitStates("web", all(harness.Unhealthy, at("198.51.100.1:8001")))
+	checks := f.servers[0].Checks()
+	other := newFarm(h.Sub(t), 1) // whose checks tell that time has passed
+	policy(h, "names", fmt.Sprintf(`allow: [{cidrs: [%s/32]}, {hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}, {nameservers: ["%s"]}]`, other.V4, ns.V4))
+	apply(h, "tick", spec(other.targets(), "", ""))
+	probed(h, other.servers...)
+	if n := f.servers[0].Checks() - checks; n > 1 { // one may have been on its way
+		t.Errorf("a refused address was probed %d times", n)
+	}
+
+	// A nameserver that policy does not list is not asked, and answers grow stale.
+	policy(h, "names", `allow: [{hostnames: ["*.example.com"]}]`)
+	h.WaitCondition("web", "Permitted", metav1.ConditionFalse, "TargetDenied")
+	waitMessage(h, "web", "Permitted", "spec.dns.nameservers[0]")
+	h.WaitCondition("web", "Resolved", metav1.ConditionFalse, "ServingStale")
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
+	asked := ns.queries()
+	probed(h, f.servers...)
+	if n := ns.queries() - asked; n > 0 {
+		t.Errorf("a refused nameserver was asked %d times", n)
+	}
+}
+
+// TestProbePortDenied: a denied probe port denies the target.
+func TestProbePortDenied(t *testing.T) {
+	h := parallel(t)
+	f := newFarm(h, 1)
+	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}", strings.ReplaceAll(f.targets(), "8001", "9000"), lab.HealthPath, pace)
+	place := f.At4(9000)
+	h.WaitStates("web", all(harness.Healthy, place))
+	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}]}]", f.V4))
+	h.WaitStates("web", harness.States{})
+	waitTarget(h, "web", "a", "Denied", "TargetDenied")
+	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}, {protocol: TCP, port: 8001}]}]", f.V4))
+	h.WaitStates("web", all(harness.Healthy, place))
+}
+
+// TestPolicyOnAliases: names that are published as such are allowed by rules without cidrs alone, and never those of the cluster.
+func TestPolicyOnAliases(t *testing.T) {
+	h := parallel(t)
+	alias := func(name, hostname string) {
+		t.Helper()
+		apply(h, name, "service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]", hostname)
+	}
+	through := func(name, hostname string) {
+		t.Helper()
+		apply(h, name, "service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]\ndns: {resolution: Passthrough}", hostname)
+	}
+	refused := func(name string) {
+		t.Helper()
+		h.WaitCondition(name, "Permitted", metav1.ConditionFalse, "TargetDenied")
+		waitTarget(h, name, "a", "Denied", "TargetDenied")
+		waitNoSlices(h, name)
+		var s corev1.Service
+		if err := h.Client.Get(t.Context(), h.Key(name), &s); err == nil && strings.HasSuffix(s.Spec.ExternalName, "example.com") {
+			t.Errorf("Service %s is an alias of %s", name, s.Spec.ExternalName)
+		}
+	}
+	alias("own", "kubernetes.default.svc.cluster.local")
+	refused("own")
+	through("own-through", "kubernetes.default.svc.cluster.local")
+	refused("own-through")
+	alias("alias", "db.example.com")
+	through("through", "db.example.com")
+	h.WaitReady("alias")
+	h.WaitReady("through")
+
+	policy(h, "names", `allow: [{hostnames: ["db.example.com"], cidrs: [0.0.0.0/0]}]`)
+	refused("alias")
+	refused("through")
+	policy(h, "names", `allow: [{hostnames: ["db.example.com"]}]`)
+	h.WaitReady("alias")
+	h.WaitReady("through")
+	if s := h.Service("alias"); s.Spec.ExternalName != "db.example.com" {
+		t.Errorf("the Service is an alias of %s", s.Spec.ExternalName)
+	}
+	h.WaitCondition("alias", "Permitted", metav1.ConditionTrue, "Permitted")
+}
+
+// TestDefaultDeny: with --default-target-policy=Deny a namespace needs a policy, and --cluster-cidrs guards what discovery does not know.
+func TestDefaultDeny(t *testing.T) {
+	h := harness.New(t)
+	m := h.StartManager()
+	apply(h, "web", onePort)
+	h.WaitStates("web", oneEndpoint)
+	m.Stop()
+
+	h.StartManager("--default-target-policy=Deny", "--cluster-cidrs=192.0.2.0/24")
+	h.WaitStates("web", harness.States{})
+	waitTarget(h, "web", "a", "Denied", "TargetDenied")
+	policy(h, "allow", "allow: [{}]")
+	h.WaitStates("web", oneEndpoint)
+	apply(h, "guarded", "ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 192.0.2.1}, {name: b, address: 10.96.0.1}, {name: c, address: 203.0.113.2}]")
+	for _, target := range []string{"a", "b", "c"} {
+		waitTarget(h, "guarded", target, "Denied", "TargetDenied")
+	}
+	policy(h, "allow", "allow: [{}, {cidrs: [192.0.2.0/24, 10.96.0.1/32]}]")
+	h.WaitStates("guarded", all(harness.Healthy, at("192.0.2.1:80"), at("10.96.0.1:80")))
+	waitTarget(h, "guarded", "c", "Denied", "TargetDenied")
+}

@@ -125,8 +125,14 @@ test-unit: ## Run the tests that need no cluster and no root
 	$(RACE) -timeout 10m ./...
 
 .PHONY: bench
-bench: ## Run the benchmarks beside the code they measure; BENCH=regexp chooses
+bench: ## Run all benchmarks; BENCH=regexp chooses among those beside the code they measure
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+	$(if $(filter .,$(BENCH)),$(MAKE) bench-scale)
+
+.PHONY: bench-scale
+bench-scale: packages ## Measure 110,000 endpoints on a development cluster, some ten minutes (root)
+	cd test && go build -trimpath -o ../bin/scale ./bench/scale
+	bin/scale
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME

@@ -99,7 +99,8 @@ func (l *ledger) await(ctx context.Context, endpoints, serving int) (time.Time, 
 	var at time.Time
 	err := l.until(ctx, func() bool { at = time.Now(); return l.endpoints == endpoints && l.serving >= serving })
 	if err != nil {
-		err = fmt.Errorf("%w, with %d endpoints of %d, %d serving of %d", err, l.endpoints, endpoints, l.serving, serving)
+		haveEndpoints, haveServing := l.size()
+		err = fmt.Errorf("%w, with %d endpoints of %d, %d serving of %d", err, haveEndpoints, endpoints, haveServing, serving)
 	}
 	return at, err
 }

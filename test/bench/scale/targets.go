@@ -20,7 +20,7 @@ const (
 
 // address is the i-th of the prefix.
 func address(i int) netip.Addr {
-	i++ // the first octets of a prefix are its network
+	i++ // the first address of a prefix names its network
 	return netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 

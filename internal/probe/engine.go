@@ -227,7 +227,9 @@ func (e *Engine) updateLocked(t *target, endpoint Endpoint, news change) bool {
 		e.dropLocked(t)
 	}
 	if news > nothing {
-		e.scheduleLocked(t, e.now())
+		now := e.now()
+		t.machine = t.machine.spread(t.owner.rules, t.phase(), now)
+		e.scheduleLocked(t, now)
 	}
 	return news > nothing
 }

@@ -46,15 +46,16 @@ func fileLimit() int {
 // Most of what a probe costs is the kernel's work, and a third of that is to make and to free a socket. So sockets are
 // used again: they are only disconnected (connect(2), AF_UNSPEC) and stay registered.
 type poller struct {
-	epoll int
-	bell  *os.File // an eventfd that ends wait
-	rung  atomic.Bool
-	files []file   // by file descriptor
-	made  int32    // how many sockets have been made
-	spare [2][]int // disconnected sockets, for IPv4 and IPv6
-	fresh [2][]int // those to which an event that is being handled may still belong
-	kept  int      // how many connections wait for their next probe
-	room  int      // how many may
+	epoll  int
+	bell   *os.File // an eventfd that ends wait
+	bellFD int
+	rung   atomic.Bool
+	files  []file   // by file descriptor
+	made   int32    // how many sockets have been made
+	spare  [2][]int // disconnected sockets, for IPv4 and IPv6
+	fresh  [2][]int // those to which an event that is being handled may still belong
+	kept   int      // how many connections wait for their next probe
+	room   int      // how many may
 
 	log        logr.Logger
 	complained time.Time // when the log was last told of a lack
@@ -114,12 +115,13 @@ func newNetwork(maxConcurrent int, log logr.Logger) (network, error) {
 	}
 	limit := fileLimit()
 	return &poller{
-		epoll: epoll,
-		bell:  os.NewFile(uintptr(bell), "eventfd"),
-		files: make([]file, 64),
-		room:  max(limit-maxConcurrent-limit/16, 0),
-		in:    make([]byte, readSize),
-		log:   log,
+		epoll:  epoll,
+		bell:   os.NewFile(uintptr(bell), "eventfd"),
+		bellFD: bell,
+		files:  make([]file, 64),
+		room:   max(limit-maxConcurrent-limit/16, 0),
+		in:     make([]byte, readSize),
+		log:    log,
 	}, nil
 }
 
@@ -171,9 +173,9 @@ func (p *poller) wait(d time.Duration) events {
 }
 
 func (p *poller) handle(event unix.EpollEvent) {
-	if event.Fd == int32(p.bell.Fd()) {
+	if int(event.Fd) == p.bellFD {
 		var count [8]byte
-		_, _ = unix.Read(int(event.Fd), count[:])
+		_, _ = unix.Read(p.bellFD, count[:])
 		p.rung.Store(false)
 		return
 	}
@@ -235,6 +237,9 @@ func (p *poller) expire(a *attempt) outcome {
 
 func (p *poller) cancel(a *attempt) {
 	c := a.conn
+	if c == nil {
+		return // it could not even be dialled, and wait has not been called since
+	}
 	a.conn, c.attempt = nil, nil
 	if c.phase == handshaking {
 		c.socket.gate.abort() // it is closed when its goroutine has ended

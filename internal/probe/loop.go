@@ -257,7 +257,7 @@ func (l *loop) hintLocked(t *target, now instant) {
 // lineUpLocked puts the targets whose probe is due into line.
 func (l *loop) lineUpLocked(now instant) {
 	for {
-		t, _, ok := l.Engine.due.pop(now)
+		t, _, ok := l.due.pop(now)
 		if !ok {
 			return
 		}

@@ -256,9 +256,16 @@ func TestStartsNeverBunch(t *testing.T) {
 		settled(time.Minute)
 		spread("after an outage", 10*sec)
 
-		e.Sync(types.NamespacedName{Name: "other"}, tcpCheck(), endpoints(number, Unknown))
-		settled(2 * sec)
 		e.Forget(owner1)
+		other := types.NamespacedName{Name: "other"}
+		e.Sync(other, with(tcpCheck(), func(c *Check) { c.Suspended = true }), endpoints(number, Unknown))
+		settled(time.Minute)
+		e.Sync(other, tcpCheck(), endpoints(number, Unknown))
+		from := time.Now()
+		settled(2 * sec)
+		if total, most, _ := n.count(from, from.Add(sec)); total < number || most > 3*number/100 {
+			t.Errorf("%d first probes within a second, %d within a hundredth", total, most)
+		}
 		spread("after first verdicts", 10*sec)
 	})
 }

@@ -68,11 +68,15 @@ type machine struct {
 	probed     bool
 }
 
-// newMachine returns the machine of an endpoint that comes new at now. Without a verdict its first probe begins within
-// one interval, and within one period where that is shorter; with one it begins at its regular slot.
+// newMachine returns the machine of an endpoint that comes new at now.
 func newMachine(seed Verdict, r rules, phase uint64, now instant) machine {
-	m := machine{verdict: seed, bare: seed}
-	if seed == Unknown {
+	return machine{verdict: seed, bare: seed}.spread(r, phase, now)
+}
+
+// spread postpones a probe that would begin at once by a part of the confirm interval, or of the period where that is
+// shorter, so that endpoints which come or change together don't begin together.
+func (m machine) spread(r rules, phase uint64, now instant) machine {
+	if m.next(r, phase, now) <= now {
 		m.last = now + fraction(min(r.confirm, r.period), phase) - r.confirm
 	}
 	return m

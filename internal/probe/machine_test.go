@@ -147,11 +147,9 @@ func TestMachineFlappingWrites(t *testing.T) {
 
 // model does what the machine does, from the whole history and without cleverness.
 type model struct {
-	seed    Verdict
 	history []result // what counts, since the question last changed
 	bare    Verdict
 	told    Verdict
-	flapped bool
 
 	recoveries []instant
 	returns    []instant
@@ -207,7 +205,7 @@ func FuzzMachineAgainstModel(f *testing.F) {
 		steps = steps[:min(len(steps), 500)]
 		now := epochOffset
 		m := newMachine(Verdict(seed%3), r, 1<<60, now)
-		o := &model{seed: Verdict(seed % 3), bare: Verdict(seed % 3), told: Verdict(seed % 3)}
+		o := &model{bare: Verdict(seed % 3), told: Verdict(seed % 3)}
 		for i, step := range steps {
 			now += 100 * ms
 			switch {

@@ -57,6 +57,7 @@ type Endpoint struct {
 // Verdict is what is known of an endpoint's health.
 type Verdict uint8
 
+// The verdicts. Without one yet, an endpoint is Unknown.
 const (
 	Unknown Verdict = iota
 	Healthy

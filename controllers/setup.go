@@ -30,16 +30,16 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends,verbs=get;list;watch
-// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/status,verbs=update;patch
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends,verbs=list;watch
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/status,verbs=patch
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/finalizers,verbs=update
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies,verbs=list;watch
 // No Service is ever deleted: that right is what it takes to give one its owner back (admission plugin OwnerReferencesPermissionEnforcement, as on OpenShift).
-// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups="",resources=services/finalizers,verbs=update
-// +kubebuilder:rbac:groups="",resources=endpoints,verbs=get;list;watch;update;patch
+// +kubebuilder:rbac:groups="",resources=endpoints,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes,verbs=list;watch
-// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices/restricted,verbs=create
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

@@ -378,7 +378,7 @@ func (w *statusWriter) traffic() string {
 	}
 	text := fmt.Sprintf("%d of %d endpoints are ready.", e.Ready, e.Total)
 	if w.Publication != nil && w.Publication.FailOpen {
-		text += " No tier has panicThreshold: every endpoint of an Active target is ready, whatever its health."
+		text += " No tier has enough healthy endpoints, and panicThreshold is set: every endpoint of an Active target is ready, whatever its health."
 	}
 	return text
 }

@@ -40,7 +40,7 @@ func traces() []trace {
 		{"create 100,000", nil, repeat(1, fresh(0, 100_000, ""))},
 		{"1,000 single flips in 10,000", fresh(0, 10_000, ""), flips(10_000, 1000)},
 		{"replace 5,000 by 50, oldest first", fresh(0, 5000, ""), replaceOldest(5000, 50)},
-		{"replace 5,000 by 50, random", fresh(0, 5000, ""), replaceRandom(5000, 50)},
+		{"replace 5,000 by 50, random, three times over", fresh(0, 5000, ""), replaceRandom(5000, 50, 3)},
 		{"replace 5,000 by 50, oldest first, with surge", fresh(0, 5000, ""), replaceSurging(5000, 50)},
 		{"shrink 10,000 to 1,000, then 1,000 small steps", fresh(0, 10_000, ""), shrink(10_000, 1000, 1000)},
 		{"20,000 small changes around 500", fresh(0, 500, ""), wander(500, 20_000)},
@@ -86,16 +86,22 @@ func replaceOldest(n, by int) iter.Seq[state] {
 	}
 }
 
-func replaceRandom(n, by int) iter.Seq[state] {
+// replaceRandom replaces all of n, by so many at a time, and all that replaced them again: one time over the luck of the draw is 1 %.
+func replaceRandom(n, by, times int) iter.Seq[state] {
 	return func(yield func(state) bool) {
-		r, s, next := random(), fresh(0, n, ""), n
-		leaving := r.Perm(n)
-		for ; len(leaving) > 0; leaving = leaving[by:] {
-			s = slices.DeleteFunc(slices.Clone(s), func(b backend) bool { return slices.Contains(leaving[:by], b.id) })
-			s = append(s, fresh(next, by, "")...)
-			next += by
-			if !yield(s) {
-				return
+		r, s := random(), fresh(0, n, "")
+		for first := range times {
+			leaving := r.Perm(n)
+			for next := 0; next < n; next += by {
+				gone := map[int]bool{}
+				for _, i := range leaving[next : next+by] {
+					gone[first*n+i] = true
+				}
+				s = slices.DeleteFunc(slices.Clone(s), func(b backend) bool { return gone[b.id] })
+				s = append(s, fresh((first+1)*n+next, by, "")...)
+				if !yield(s) {
+					return
+				}
 			}
 		}
 	}

@@ -149,8 +149,8 @@ func (r *run) holds(endpoints []discoveryv1.Endpoint) bool {
 	return r.sum == string(appendSum(text[:0], checksum(sum, r.body)))
 }
 
-// attributions returns the runs of the slice's annotation that can be relied on.
-func attributions(s *discoveryv1.EndpointSlice) (runs []run) {
+// attributions appends to runs those of the slice's annotation that can be relied on.
+func attributions(s *discoveryv1.EndpointSlice, runs []run) []run {
 	first := 0
 	for text := range strings.SplitSeq(s.Annotations[v1alpha1.AnnotationEndpoints], ",") {
 		r, ok := parseRun(text)
@@ -181,10 +181,12 @@ func Published(existing []*discoveryv1.EndpointSlice) []Endpoint {
 	gs := grouping{byKey: map[string]int32{}}
 	seen := make(map[publishedKey]int, total)
 	list := make([]Endpoint, 0, total)
+	var room []run
 	for _, s := range ordered {
 		ports := portsOf(s, nil)
 		key := publishedKey{group: gs.lookup(s.AddressType, ports)}
-		runs := attributions(s)
+		room = attributions(s, room[:0])
+		runs := room
 		for i := range s.Endpoints {
 			e, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
 			if !ok {

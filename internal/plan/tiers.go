@@ -82,7 +82,7 @@ func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierSt
 		next.Active = new(*f.Pinned)
 	case blocked && active != nil:
 		next.Active = new(active.Priority)
-	case blocked && best == nil && prev.None:
+	case blocked && prev.None:
 		next.None = true
 	case blocked:
 		next.Active = new(first.Priority)

@@ -49,6 +49,7 @@ func TestChooseTier(t *testing.T) {
 		{name: "an unjudged newcomer in a dead better tier takes nothing back", failover: defaults, tiers: []Tier{{Endpoints: 3, Verdicts: 2}, healthy(1)}, prev: active(1), want: new(int32(1))},
 		{name: "an unjudged newcomer where none was active", failover: Failover{MinHealthyPercent: 60}, tiers: []Tier{{Endpoints: 2, Verdicts: 1}, {Priority: 1, Endpoints: 2, Verdicts: 2, Healthy: 1}},
 			prev: TierState{None: true}},
+		{name: "a standby that recovers beside an unjudged newcomer, where none was active", failover: defaults, tiers: []Tier{{Endpoints: 2, Verdicts: 1}, healthy(1)}, prev: TierState{None: true}},
 		{name: "the first endpoints of all are no newcomers", failover: defaults, tiers: []Tier{fresh(0), healthy(1)}, prev: TierState{}, want: new(int32(0))},
 		{name: "failback waits", failover: defaults, tiers: []Tier{healthy(0), healthy(1)}, prev: active(1), want: new(int32(1)), next: time.Minute},
 		{name: "failback still waits", failover: defaults, tiers: []Tier{healthy(0), healthy(1)}, prev: since(1, 59*time.Second, 0, 1), want: new(int32(1)), next: time.Second},

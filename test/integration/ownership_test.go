@@ -320,7 +320,4 @@ func TestSelectorMeanwhile(t *testing.T) {
 	waitPicture(h, "web", before, true)
 	waitProgrammed(h, "web")
 	h.WaitReady("web")
-	// What is left of Endpoints is mirrored by nobody.
-	waitRest(h)
-	waitPicture(h, "web", before, true)
 }

@@ -1,0 +1,485 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/devcluster"
+	"github.com/external-backend/operator/test/harness"
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+// outage is how long the API server is away.
+const outage = 30 * time.Second
+
+// seconds bounds what has to come within seconds, on a machine that is busy with other things.
+const seconds = 15 * time.Second
+
+// TestAPIServerGone: the API server is away for half a minute, while a backend dies and a name changes. Nothing is lost, and what has happened is published within
+// seconds of its return; the lease is kept.
+func TestAPIServerGone(t *testing.T) {
+	h := harness.New(t)
+	m := h.StartManager("--leader-elect")
+	f := newFarm(h, 3)
+	ns := newNameserver(h)
+	ns.set("db.example.com", good("198.51.100.1"))
+	apply(h, "web", spec(f.targets(), "", ""))
+	byName(h, ns, "named", "", "")
+	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1), f.at(2)))
+	h.WaitStates("named", oneEndpoint)
+	h.WaitReady("web")
+	h.WaitReady("named")
+	before := take(h, "web", true)
+
+	h.StopComponent(devcluster.APIServer)
+	back := time.NewTimer(outage)
+	f.servers[0].Stop()
+	f.servers[1].SetSick(true)
+	ns.set("db.example.com", good("198.51.100.2"))
+	asked := ns.queries()
+	probed(h, f.servers[2])
+	h.Eventually("the name to be asked for", func() error {
+		if n := ns.queries() - asked; n < 3 {
+			return fmt.Errorf("it was %d times", n)
+		}
+		return nil
+	})
+	<-back.C
+	if err := h.StartComponent(t.Context(), devcluster.APIServer); err != nil {
+		t.Fatal(err)
+	}
+
+	want := harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy}
+	h.Within(seconds, "what died to be out of rotation", func() error {
+		if diff := gocmp.Diff(want, h.States("web"), gocmp.Comparer(samePlace)); diff != "" {
+			return errors.New("-want +got:\n" + diff)
+		}
+		return nil
+	})
+	h.WaitStates("named", all(harness.Healthy, at("198.51.100.2:8080")))
+	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
+	waitTarget(h, "web", "a", "Unhealthy", "ConnectionRefused")
+	now := take(h, "web", true)
+	if now.Service.UID != before.Service.UID {
+		t.Error("the Service is another one")
+	}
+	for name, s := range before.Slices {
+		if now.Slices[name].UID != s.UID {
+			t.Errorf("slice %s is another one", name)
+		}
+	}
+	select {
+	case <-m.Exited():
+		t.Error("the manager has ended")
+	default:
+	}
+}
+
+func samePlace(a, b netip.AddrPort) bool { return a == b }
+
+// fleet is backends whose specs change at random.
+type fleet struct {
+	h      *harness.Test
+	random *rand.Rand
+	want   map[string]harness.States // by backend; nil: deleted
+	kinds  map[string]string
+}
+
+// change gives one backend another spec, deletes it, or makes it anew.
+func (f *fleet) change(backend string) {
+	f.h.T.Helper()
+	if f.want[backend] != nil && f.random.IntN(8) == 0 {
+		remove(f.h, f.h.Backend(backend))
+		f.want[backend] = nil
+		return
+	}
+	if f.want[backend] == nil { // the name is free once nothing is left of the old one
+		waitGone(f.h, &v1alpha1.ExternalBackend{}, backend)
+	}
+	kind := []string{"ClusterIP", "Headless", "NodePort"}[f.random.IntN(3)]
+	var targets strings.Builder
+	states := harness.States{}
+	for i := range 16 {
+		if f.random.IntN(2) == 0 {
+			continue
+		}
+		addr, port := fmt.Sprintf("198.51.100.%d", i+1), uint16(8080+f.random.IntN(2))
+		state := harness.Healthy
+		more := ""
+		switch f.random.IntN(5) {
+		case 0:
+			state, more = harness.Draining, ", state: Draining"
+		case 1:
+			state, more = harness.Standby, ", priority: 1"
+		}
+		fmt.Fprintf(&targets, "- {name: t%d, address: %s, ports: [{name: web, port: %d}]%s}\n", i, addr, port, more)
+		states[netip.AddrPortFrom(netip.MustParseAddr(addr), port)] = state
+	}
+	targets.WriteString("- {name: always, address: 198.51.100.99, ports: [{name: web, port: 8080}]}\n") // tier 0 is the active one
+	states[at("198.51.100.99:8080")] = harness.Healthy
+	apply(f.h, backend, "service: {type: %s, labels: {round: r%d}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n%s", kind, f.random.IntN(100), targets.String())
+	f.want[backend], f.kinds[backend] = states, kind
+}
+
+// wait waits until all is as specified, and nothing else is left in the namespace.
+func (f *fleet) wait() {
+	f.h.T.Helper()
+	for backend, states := range f.want {
+		if states == nil {
+			waitNoSlices(f.h, backend)
+			waitGone(f.h, &corev1.Service{}, backend)
+			continue
+		}
+		f.h.WaitStates(backend, states)
+		b := f.h.WaitReady(backend)
+		service := f.h.Service(backend)
+		if (service.Spec.ClusterIP == corev1.ClusterIPNone) != (f.kinds[backend] == "Headless") || !metav1.IsControlledBy(service, b) {
+			f.h.T.Errorf("%s: the Service is %+v", backend, service)
+		}
+		all := f.h.Slices(backend)
+		for _, s := range all {
+			if !metav1.IsControlledBy(&s, service) || len(s.Endpoints) == 0 || len(s.Endpoints) > 3 || s.Labels["round"] != service.Labels["round"] {
+				f.h.T.Errorf("%s: slice %s is owned by %v, labelled %v and has %d endpoints", backend, s.Name, s.OwnerReferences, s.Labels, len(s.Endpoints))
+			}
+		}
+		groups := map[uint16]int{}
+		for place := range states {
+			groups[place.Port()]++
+		}
+		bound := 0
+		for _, n := range groups {
+			bound += 2*((n+2)/3) + 1
+		}
+		if len(all) > bound {
+			f.h.T.Errorf("%s: %d endpoints stand in %d slices", backend, len(states), len(all))
+		}
+	}
+}
+
+// TestKilledAnyTime: a manager that is killed at any moment of a busy phase leaves what the next one finishes: no slice twice, no orphan, and the very same state that
+// a quiet day would have brought.
+func TestKilledAnyTime(t *testing.T) {
+	h := harness.New(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	f := fleet{h: h, random: rand.New(rand.NewPCG(seed, 0)), want: map[string]harness.States{}, kinds: map[string]string{}}
+	backends := []string{"red", "green", "blue", "grey"}
+	flags := []string{"--max-endpoints-per-slice=3"}
+	for range 10 {
+		for _, b := range backends { // the work that a manager finds when it starts
+			f.change(b)
+		}
+		m := h.StartManager(flags...)
+		for range f.random.IntN(3) { // and that which comes while it works
+			f.change(backends[f.random.IntN(len(backends))])
+		}
+		<-time.After(time.Duration(f.random.IntN(250)) * time.Millisecond)
+		m.Kill()
+	}
+	m := h.StartManager(flags...)
+	f.wait()
+	waitRest(h)
+	f.wait()
+	m.Stop()
+
+	// It is a fixpoint: the next one finds nothing to do.
+	writes := h.CountWrites()
+	h.StartManager(flags...)
+	apply(h, "tick", onePort)
+	h.WaitReady("tick")
+	waitRest(h)
+	for _, w := range writes.Of() {
+		if !strings.HasPrefix(w.Name, "tick") && w.Name != "" {
+			t.Errorf("written was %+v", w)
+		}
+	}
+}
+
+// TestRestart: a restart flips nothing and writes nothing, whatever the backends are like, and what was going on goes on.
+func TestRestart(t *testing.T) {
+	h := harness.New(t)
+	m := h.StartManager()
+	f := newFarm(h, 4)
+	ns := newNameserver(h)
+	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
+	ns.set("_web._tcp.example.com", services(dns.SRV{Priority: 1, Port: 8080, Target: "db.example.com."}, dns.SRV{Priority: 2, Port: 8081, Target: "db.example.com."}))
+	f.servers[1].SetSick(true)
+	byName(h, ns, "named", "", "drainSeconds: 600")
+	apply(h, "srv", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}", ns.V4)
+	apply(h, "checked", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", priority: 1")+f.target(3, ", state: Draining"), "", "drainSeconds: 600"))
+	apply(h, "open", spec(f.target(1, ""), ", panicThreshold: 50", ""))
+	apply(h, "observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
+	apply(h, "over", spec(f.target(1, "")+f.target(2, ", priority: 1"), "", "failover: {failback: Manual}"))
+	apply(h, "unchecked", dualStack)
+	apply(h, "headless", "service: {type: Headless}"+onePort)
+	apply(h, "port", "service: {type: NodePort}"+onePort)
+	apply(h, "balancer", "service: {type: LoadBalancer}"+onePort)
+	apply(h, "alias", "service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]")
+	apply(h, "through", "service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]\ndns: {resolution: Passthrough}")
+	h.Apply(serviceByHand, "theirs")
+	apply(h, "ref", "serviceRef: {name: theirs}"+onePort)
+	h.Apply(serviceByHand, "adopted")
+	apply(h, "adopted", adopting, "", "{name: web, port: 80, targetPort: 8080}")
+	apply(h, "invalid", "ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, port: 8080}]}]")
+	h.Apply(serviceByHand, "conflict")
+	apply(h, "conflict", onePort)
+	apply(h, "missing", "serviceRef: {name: nowhere}"+onePort)
+	ready := []string{"named", "srv", "checked", "open", "observed", "over", "unchecked", "headless", "port", "balancer", "alias", "through", "ref", "adopted"}
+	for _, name := range ready {
+		h.WaitReady(name)
+	}
+	waitActive(h, "over", 1)
+	f.servers[1].SetSick(false) // Manual keeps the other tier
+	h.WaitStates("over", harness.States{f.at(1): harness.Standby, f.at(2): harness.Healthy})
+	f.servers[0].SetSick(true)
+	ns.set("db.example.com", good("198.51.100.1")) // the other one drains
+	h.WaitStates("named", harness.States{at("198.51.100.1:8080"): harness.Healthy, at("198.51.100.2:8080"): harness.Draining})
+	h.WaitStates("checked", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
+	waitTarget(h, "observed", "a", "Unhealthy", "UnexpectedStatus")
+	waitRest(h)
+
+	names := append(slices.Clone(ready), "theirs")
+	pictures, statuses := map[string]picture{}, map[string]v1alpha1.ExternalBackendStatus{}
+	for _, name := range names {
+		pictures[name] = take(h, name, true)
+	}
+	for _, name := range append(ready, "invalid", "conflict", "missing") {
+		statuses[name] = h.Backend(name).Status
+	}
+	writes, events := h.CountWrites(), len(h.Events("observed"))
+	for _, end := range []struct {
+		name string
+		how  func(*harness.Manager)
+	}{{"SIGTERM", (*harness.Manager).Stop}, {"SIGKILL", (*harness.Manager).Kill}} {
+		end.how(m)
+		m = h.StartManager()
+		asked := ns.queries()
+		probed(h, f.servers...)
+		h.Eventually("the names to be asked for", func() error {
+			if n := ns.queries() - asked; n < 6 {
+				return fmt.Errorf("there were %d queries", n)
+			}
+			return nil
+		})
+		waitRest(h)
+		for _, w := range writes.Of() {
+			t.Errorf("after %s and a new start there was written %+v", end.name, w)
+		}
+		writes = h.CountWrites()
+	}
+	for name, p := range pictures {
+		if diff := gocmp.Diff(p, take(h, name, true)); diff != "" {
+			t.Errorf("%s, -before +after:\n%s", name, diff)
+		}
+	}
+	for name, s := range statuses {
+		if diff := gocmp.Diff(s, h.Backend(name).Status); diff != "" {
+			t.Errorf("status of %s, -before +after:\n%s", name, diff)
+		}
+	}
+	if n := len(h.Events("observed")); n != events {
+		t.Errorf("there are %d new events: %q", n-events, h.Events("observed"))
+	}
+
+	// It is not that nobody looks any more.
+	f.servers[0].SetSick(false)
+	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
+	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
+	h.WaitStates("named", all(harness.Healthy, at("198.51.100.1:8080"), at("198.51.100.2:8080")))
+	f.servers[2].SetSick(true)
+	h.WaitStates("over", harness.States{f.at(1): harness.Healthy, f.at(2): harness.Unhealthy})
+}
+
+// TestDeletedMeanwhile: what was deleted while no manager ran is cleaned up when one is back, even what the garbage collector was told to leave.
+func TestDeletedMeanwhile(t *testing.T) {
+	h := harness.New(t)
+	m := h.StartManager()
+	h.Apply(serviceByHand, "theirs")
+	apply(h, "own", onePort)
+	apply(h, "ref", "serviceRef: {name: theirs}"+onePort)
+	h.WaitReady("own")
+	h.WaitReady("ref")
+	m.Stop()
+	remove(h, h.Backend("own"))
+	remove(h, h.Backend("ref"), client.PropagationPolicy(metav1.DeletePropagationOrphan))
+	waitGone(h, &v1alpha1.ExternalBackend{}, "ref")
+	waitGone(h, &corev1.Service{}, "own")
+	waitNoSlices(h, "own")
+	if len(h.Slices("theirs")) == 0 {
+		t.Fatal("the garbage collector has taken what it should leave")
+	}
+	h.StartManager()
+	waitNoSlices(h, "theirs")
+	h.Service("theirs")
+}
+
+// TestLeaderElection: of two managers one acts; SIGTERM hands over, with exit status 0 and the lease released.
+func TestLeaderElection(t *testing.T) {
+	h := harness.New(t)
+	holder := func() string {
+		var lease coordinationv1.Lease
+		if err := h.Client.Get(t.Context(), client.ObjectKey{Namespace: lab.SystemNamespace, Name: "external-backend.io"}, &lease); err != nil {
+			t.Fatal(err)
+		}
+		if lease.Spec.HolderIdentity == nil {
+			return ""
+		}
+		return *lease.Spec.HolderIdentity
+	}
+	acts := func(m *harness.Manager) bool {
+		for series := range m.Metrics() {
+			if strings.HasPrefix(series, "externalbackend_endpoints{") && strings.Contains(series, h.Namespace) {
+				return true
+			}
+		}
+		return false
+	}
+	f := newFarm(h, 1)
+	apply(h, "web", spec(f.targets(), "", ""))
+	leader := h.StartManager("--leader-elect")
+	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	first := holder()
+	standby := h.StartManager("--leader-elect") // which returns once /readyz says 200
+	probed(h, f.servers[0])
+	if !acts(leader) || acts(standby) {
+		t.Errorf("the leader acts: %t, the standby: %t", acts(leader), acts(standby))
+	}
+	if now := holder(); now != first || first == "" {
+		t.Errorf("the lease is held by %q, then by %q", first, now)
+	}
+
+	leader.Stop() // wants exit status 0
+	f.servers[0].SetSick(true)
+	// A lease that was not released would be taken after 45 s.
+	h.Within(2*seconds, "the other one to lead", func() error {
+		if now := holder(); now == first || now == "" {
+			return fmt.Errorf("the lease is held by %q", now)
+		}
+		return nil
+	})
+	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
+	h.Eventually("the other one to act", func() error {
+		if !acts(standby) {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	standby.Stop()
+	if now := holder(); now != "" {
+		t.Errorf("the lease is held by %q, and nobody is there", now)
+	}
+}
+
+// TestMetricsBehindAuthentication: metrics are for those alone whom the API server knows and RBAC lets.
+func TestMetricsBehindAuthentication(t *testing.T) {
+	h := harness.New(t)
+	const address = "127.0.0.1:29443"
+	h.StartManager("--metrics-secure", "--metrics-bind-address="+address)
+	h.Apply(`
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: stranger}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: scraper}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external-backend-metrics-reader}
+subjects: [{kind: ServiceAccount, name: scraper, namespace: %[1]s}]
+`, h.Namespace)
+	t.Cleanup(func() {
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
+		if err := h.Client.Delete(context.Background(), binding); err != nil {
+			t.Error(err)
+		}
+	})
+	apply(h, "web", onePort)
+	h.WaitReady("web")
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // the certificate is the manager's own
+	h.Eventually("metrics to be served", func() error {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+	scrape := func(token string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	token := func(account string) string {
+		t.Helper()
+		request := &authenticationv1.TokenRequest{}
+		if err := h.Client.SubResource("token").Create(t.Context(), named(h, &corev1.ServiceAccount{}, account), request); err != nil {
+			t.Fatal(err)
+		}
+		return request.Status.Token
+	}
+	for _, tc := range []struct {
+		name, token string
+		want        int
+	}{
+		{"nobody", "", http.StatusUnauthorized},
+		{"a token that is none", "none", http.StatusUnauthorized},
+		{"a stranger", token("stranger"), http.StatusForbidden},
+	} {
+		if code, body := scrape(tc.token); code != tc.want || strings.Contains(body, "externalbackend_") {
+			t.Errorf("%s gets %d: %.200s", tc.name, code, body)
+		}
+	}
+	scraper := token("scraper")
+	h.Eventually("metrics", func() error {
+		code, body := scrape(scraper)
+		want := fmt.Sprintf(`externalbackend_endpoints{name="web",namespace=%q,state="Unprobed"} 1`, h.Namespace)
+		if code != http.StatusOK || !strings.Contains(body, want) {
+			return fmt.Errorf("the answer is %d: %.200s", code, body)
+		}
+		return nil
+	})
+	if resp, err := http.Get("http://" + address + "/metrics"); err == nil { //nolint:noctx // it is to be refused at once
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusOK {
+			t.Error("metrics are served in the clear")
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package security
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+const (
+	account = "external-backend-controller-manager"
+	// metricsAddress is where the manager serves metrics as it does when installed.
+	metricsAddress = "127.0.0.1:19443"
+	user           = "system:serviceaccount:" + lab.SystemNamespace + ":" + account
+)
+
+// listed is why a right to list is there.
+const listed = "caches are filled by streaming watches; an API server that can't stream is asked for lists"
+
+// unused are the rights that no request shows, each with the reason why the manager has it all the same.
+var unused = map[string]string{
+	"update externalbackends.external-backend.io/finalizers": "admission asks for it where a reference to the owner blocks its deletion, without a request of its own",
+	"update services/finalizers":                             "likewise, for slices that belong to a Service",
+	"delete services":                                        "admission asks for it where a reference to an owner changes",
+	"create endpointslices.discovery.k8s.io/restricted":      "OpenShift asks for it where a slice has an address of the cluster's",
+	"patch events.events.k8s.io":                             "an event that is repeated within minutes is counted up",
+	"patch events":                                           "likewise, of the leader election's",
+	"list endpoints":                                         listed,
+	"list endpointslices.discovery.k8s.io":                   listed,
+	"list externalbackendpolicies.external-backend.io":       listed,
+	"list externalbackends.external-backend.io":              listed,
+	"list namespaces":                                        listed,
+	"list nodes":                                             listed,
+	"list servicecidrs.networking.k8s.io":                    listed,
+	"list services":                                          listed,
+}
+
+// TestRights has the manager do what it can do, and wants each right that the manifests give it to have been used, but for a reviewed few, and none to be missing.
+func TestRights(t *testing.T) {
+	h := harness.New(t)
+	granted := grants(h)
+	m := h.StartManager("--leader-elect", "--metrics-secure=true", "--metrics-bind-address="+metricsAddress)
+	everything(h)
+	m.Stop()
+	used, denied := requests(t, h.AuditLog)
+	for _, d := range denied {
+		t.Errorf("the manager was refused to %s", d)
+	}
+	for right := range granted {
+		if !used[right] && unused[right] == "" {
+			t.Errorf("the right to %s is granted and not used", right)
+		}
+	}
+	for right := range unused {
+		// How often an event comes again, and whether the API server streams, is not in our hands.
+		depends := strings.HasPrefix(right, "list ") || strings.HasPrefix(right, "patch events")
+		if !granted[right] || used[right] && !depends {
+			t.Errorf("the right to %s: granted %t, used %t; it has no place in the reviewed list", right, granted[right], used[right])
+		}
+	}
+}
+
+// grants are the rights that roles give the manager's ServiceAccount by name, as "verb resource.group/subresource".
+func grants(h *harness.Test) map[string]bool {
+	h.T.Helper()
+	out := map[string]bool{}
+	isOurs := func(s rbacv1.Subject) bool { return s.Kind == "ServiceAccount" && s.Name == account }
+	add := func(ref rbacv1.RoleRef, namespace string) {
+		rules := []rbacv1.PolicyRule{}
+		var err error
+		if ref.Kind == "Role" {
+			var role rbacv1.Role
+			err = h.Client.Get(h.T.Context(), client.ObjectKey{Namespace: namespace, Name: ref.Name}, &role)
+			rules = role.Rules
+		} else {
+			var role rbacv1.ClusterRole
+			err = h.Client.Get(h.T.Context(), client.ObjectKey{Name: ref.Name}, &role)
+			rules = role.Rules
+		}
+		if err != nil {
+			h.T.Fatal(err)
+		}
+		for _, rule := range rules {
+			for _, verb := range rule.Verbs {
+				for _, group := range rule.APIGroups {
+					for _, resource := range rule.Resources {
+						out[right(verb, group, resource)] = true
+					}
+				}
+			}
+		}
+	}
+	var everywhere rbacv1.ClusterRoleBindingList
+	var somewhere rbacv1.RoleBindingList
+	for _, list := range []client.ObjectList{&everywhere, &somewhere} {
+		if err := h.Client.List(h.T.Context(), list); err != nil {
+			h.T.Fatal(err)
+		}
+	}
+	for _, b := range everywhere.Items {
+		if slices.ContainsFunc(b.Subjects, isOurs) {
+			add(b.RoleRef, "")
+		}
+	}
+	for _, b := range somewhere.Items {
+		if slices.ContainsFunc(b.Subjects, isOurs) && b.Namespace == lab.SystemNamespace {
+			add(b.RoleRef, b.Namespace)
+		}
+	}
+	return out
+}
+
+// right spells a right; resource may have a subresource.
+func right(verb, group, resource string) string {
+	resource, sub, isSub := strings.Cut(resource, "/")
+	if group != "" {
+		resource += "." + group
+	}
+	if isSub {
+		resource += "/" + sub
+	}
+	return verb + " " + resource
+}
+
+// requests are the rights that the manager has used, and those that it lacked, by the audit log. Secrets and ConfigMaps are an admin's to open.
+func requests(t *testing.T, path string) (used map[string]bool, denied []string) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	used = map[string]bool{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var entry struct {
+			Verb        string
+			User        struct{ Username string }
+			ObjectRef   *struct{ Resource, Subresource, APIGroup string }
+			Annotations map[string]string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil || entry.User.Username != user || entry.ObjectRef == nil {
+			continue // of somebody else, or a line that is being written
+		}
+		resource := entry.ObjectRef.Resource
+		if entry.ObjectRef.Subresource != "" {
+			resource += "/" + entry.ObjectRef.Subresource
+		}
+		r := right(entry.Verb, entry.ObjectRef.APIGroup, resource)
+		if entry.Annotations["authorization.k8s.io/decision"] == "allow" {
+			used[r] = true
+		} else if resource != "secrets" && resource != "configmaps" {
+			denied = append(denied, r)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return used, denied
+}
+
+// everything has the manager do all that it ever does at the API server.
+func everything(h *harness.Test) {
+	h.T.Helper()
+	w := theWorld(h)
+	// Services and slices are made, changed and taken back; an event tells of a denial.
+	h.Apply(made, w.good.V4, "a: b")
+	h.WaitReady("made")
+	h.Apply(made, w.good.V4, "a: c")
+	h.Apply(byHand, w.good.V4)
+	for _, name := range []string{"adopted", "attached"} {
+		h.WaitCondition(name, v1alpha1.ConditionProgrammed, metav1.ConditionTrue, "")
+	}
+	h.WaitEvent("made", v1alpha1.ReasonTargetDenied)
+	h.WaitEvent("adopted", "ForeignEndpointsRemoved")
+	takeBack(h)
+	scrape(h)
+}
+
+// takeBack makes the manager's own view stale: what was written behind its back shows as a conflict, or by its absence, when it writes next.
+func takeBack(h *harness.Test) {
+	h.T.Helper()
+	h.Eventually("a slice and a Service to have changed right before the manager's write", func() error {
+		used, _ := requests(h.T, h.AuditLog)
+		if used["get services"] && used["get endpointslices.discovery.k8s.io"] {
+			return nil
+		}
+		service := h.Service("made")
+		metav1.SetMetaDataLabel(&service.ObjectMeta, "a", fmt.Sprint("x", len(service.ResourceVersion)))
+		for i := range 5 {
+			service.Labels["n"] = fmt.Sprint(i)
+			_ = h.Client.Update(h.T.Context(), service)
+		}
+		for _, s := range h.Slices("made") {
+			_ = h.Client.Delete(h.T.Context(), &s)
+		}
+		return errors.New("it has not read anew")
+	})
+}
+
+// scrape asks for metrics as somebody with a token does, whom the manager has authenticated and authorized.
+func scrape(h *harness.Test) {
+	h.T.Helper()
+	path, err := h.ServiceAccountKubeconfig(h.T.Context(), lab.SystemNamespace, account)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for token, want := range map[string]int{"": http.StatusUnauthorized, config.BearerToken: http.StatusForbidden} {
+		request, _ := http.NewRequestWithContext(h.T.Context(), http.MethodGet, "https://"+metricsAddress+"/metrics", nil)
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := insecure.Do(request)
+		if err != nil {
+			h.T.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			h.T.Errorf("metrics answer %d, not %d", response.StatusCode, want)
+		}
+	}
+}
+
+const made = `
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: made}
+spec:
+  service: {labels: {%[2]s}}
+  ports: [{name: web, port: 7001}]
+  targets: [{name: good, address: %[1]s}, {name: bad, address: 100.100.100.200}]
+`
+
+const byHand = `
+apiVersion: v1
+kind: Service
+metadata: {name: adopted}
+spec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 7001}]}
+---
+apiVersion: v1
+kind: Endpoints
+metadata: {name: adopted}
+subsets: [{addresses: [{ip: %[1]s}], ports: [{name: web, port: 7001}]}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: adopted-by-hand, labels: {kubernetes.io/service-name: adopted}}
+addressType: IPv4
+ports: [{name: web, port: 7001}]
+endpoints: [{addresses: ["%[1]s"]}]
+---
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: adopted}
+spec:
+  service: {adoptionPolicy: IfSelectorless}
+  ports: [{name: web, port: 7001}]
+  targets: [{name: good, address: %[1]s}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: attached}
+spec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 7001}]}
+---
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: attached}
+spec:
+  serviceRef: {name: attached}
+  ports: [{name: web, port: 7001}]
+  targets: [{name: good, address: %[1]s}]
+`

@@ -56,8 +56,9 @@ build: ## Build bin/manager and the kubectl plugins
 
 .PHONY: demo
 demo: packages ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it by itself
-	cd test && go build -trimpath -o ../bin/demo ./demo
-	bin/demo
+	@echo 'Compiling the demonstration, which takes a minute or two the first time.'
+	@cd test && go build -trimpath -o ../bin/demo ./demo
+	@bin/demo
 
 .PHONY: run
 run: build ## Run the manager here, against kubectl's current cluster

@@ -3,10 +3,15 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/test/harness"
@@ -46,16 +51,58 @@ subsets: [{addresses: [{ip: %[2]s}, {ip: %[3]s}], ports: [{name: web, port: 8080
 // onlyOurs wants every slice behind the Service to be the operator's.
 func onlyOurs(h *harness.Test, service string) error {
 	h.T.Helper()
-	slices := h.Slices(service)
-	for _, s := range slices {
+	all := h.Slices(service)
+	for _, s := range all {
 		if by := s.Labels[discoveryv1.LabelManagedBy]; by != v1alpha1.ManagedBy {
 			return fmt.Errorf("slice %s is managed by %q", s.Name, by)
 		}
 	}
-	if len(slices) == 0 {
+	if len(all) == 0 {
 		return errors.New("there is no slice")
 	}
 	return nil
+}
+
+// watchReady watches the slices behind a Service. The function it returns ends that, and wants every single state on the way to have had a ready
+// endpoint: kube-proxy, which gathers changes, may not have seen each.
+func watchReady(h *harness.Test, service string) (always func()) {
+	h.T.Helper()
+	watcher, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	var history []string
+	var done sync.WaitGroup
+	done.Go(func() {
+		ready := map[string]int{}
+		for event := range watcher.ResultChan() {
+			slice, ok := event.Object.(*discoveryv1.EndpointSlice)
+			if !ok {
+				return // an error, as stopping is one too
+			}
+			delete(ready, slice.Name)
+			if event.Type != watch.Deleted {
+				for _, e := range slice.Endpoints {
+					if e.Conditions.Ready == nil || *e.Conditions.Ready {
+						ready[slice.Name]++
+					}
+				}
+			}
+			sum := 0
+			for _, n := range ready {
+				sum += n
+			}
+			history = append(history, fmt.Sprintf("%d ready: %s %s", sum, event.Type, slice.Name))
+		}
+	})
+	return func() {
+		h.T.Helper()
+		watcher.Stop()
+		done.Wait()
+		if slices.ContainsFunc(history, func(line string) bool { return strings.HasPrefix(line, "0 ") }) || len(history) < 2 {
+			h.T.Errorf("behind %s there was not always a ready endpoint:\n%s", service, strings.Join(history, "\n"))
+		}
+	}
 }
 
 // TestAdoption takes over a Service whose endpoints were written by hand, under load. No request is lost, the ClusterIP stays, and what the
@@ -83,7 +130,10 @@ func TestAdoption(t *testing.T) {
 				load.reaches(old[0])
 				load.reaches(old[1])
 
+				alwaysReady := watchReady(h, name)
+
 				p.sicken(true) // the checks will know better than whoever wrote by hand
+				p.sa.SetSick(!shared)
 				h.Apply(`
 apiVersion: external-backend.io/v1alpha1
 kind: ExternalBackend
@@ -94,6 +144,13 @@ spec:
   targets: %s
   healthCheck: %s
 `, name, targets("a", p.a.V4, "b", p.b.V4), httpCheck)
+				if !shared {
+					// Until one of ours is ready, those by hand go on.
+					probed(h, p.sa, p.sb)
+					load.more()
+					h.WaitRoutes(name, old[0].At4(8080), old[1].At4(8080))
+					p.sa.SetSick(false)
+				}
 				h.WaitReady(name)
 				h.Eventually("what was written by hand to stop", func() error { return way.ended(h, name) })
 				h.WaitStates(name, harness.States{p.a.At4(8080): harness.Healthy, p.b.At4(8080): harness.Unhealthy})
@@ -101,6 +158,7 @@ spec:
 				load.reaches(p.a)
 				load.more()
 				load.stopUnharmed()
+				alwaysReady()
 				wantAnswers(h, "http", clusterAddrs(h, name, 80)[0], p.a)
 				h.WaitEvent(name, "Adopted")
 				if is := h.Service(name); is.UID != service.UID || is.Spec.ClusterIP != service.Spec.ClusterIP || len(is.OwnerReferences) > 0 {

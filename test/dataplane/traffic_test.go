@@ -263,7 +263,7 @@ spec:
 func probed(h *harness.Test, servers ...*lab.Server) {
 	h.T.Helper()
 	for _, s := range servers {
-		until := s.Checks() + 4 // two rounds over two addresses
+		until := s.Checks() + 4 // two rounds of two addresses, or more
 		h.Eventually("further checks", func() error {
 			if n := s.Checks(); n < until {
 				return fmt.Errorf("%d of %d came", n, until)

@@ -4,7 +4,9 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -116,7 +118,7 @@ func (h *Test) Apply(documents string, args ...any) {
 	for {
 		u := &unstructured.Unstructured{}
 		if err := decoder.Decode(&u.Object); err != nil {
-			if err.Error() != "EOF" {
+			if !errors.Is(err, io.EOF) {
 				h.T.Fatalf("%v in\n%s", err, documents)
 			}
 			return
@@ -208,7 +210,7 @@ func (m *Manager) Stop() {
 	m.t.Helper()
 	m.ended = true
 	if err := m.Manager.Stop(); err != nil {
-		m.t.Errorf("%v", err)
+		m.t.Error(err)
 	}
 }
 

@@ -68,7 +68,7 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	// Built beside its place, the binary is renamed into it: whoever runs the old one goes on running it.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOWORK=off", "GOTMPDIR="+filepath.Dir(binary), "PWD="+root)
 	cmd.Stdout, cmd.Stderr = progress, progress
-	fmt.Fprintln(progress, "lab: build the manager")
+	fmt.Fprintln(progress, "lab: build the manager, which takes a minute or two the first time")
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("lab: go build ./cmd: %w", err)
 	}

@@ -113,9 +113,6 @@ func (m *Manager) Kill() {
 // Exited is closed once the process has ended.
 func (m *Manager) Exited() <-chan struct{} { return m.exited }
 
-// Signal sends a signal: SIGSTOP makes the manager hang, until SIGCONT.
-func (m *Manager) Signal(signal syscall.Signal) error { return m.cmd.Process.Signal(signal) }
-
 // Tail is the end of the manager's log, at most 64 KiB.
 func (m *Manager) Tail() string {
 	file, err := os.Open(m.Log)

@@ -1,0 +1,269 @@
+package security
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+// marker stands in everything that nobody may be told.
+const marker = "MARKER-7f3a9c"
+
+// TestReferences has tenants refer to what is not theirs, and to Secrets that are no certificates. The manager asks for nothing outside of their namespaces, and tells nothing of what it reads.
+func TestReferences(t *testing.T) {
+	victim, tenant, unbound := harness.New(t), harness.New(t), harness.New(t)
+	w := theWorld(tenant)
+	data := map[string][]byte{"ca.crt": w.good.certificatePEM(), corev1.TLSCertKey: []byte(marker), corev1.TLSPrivateKeyKey: []byte(marker)}
+	for _, h := range []*harness.Test{victim, tenant} {
+		bind(h)
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "of-" + map[bool]string{true: "victim", false: "tenant"}[h == victim]}}
+		secret.Data = data
+		if err := h.Client.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	https := func(h *harness.Test, name, authority, certificate string) {
+		b := newBackend(name, byName["https"])
+		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: goodAddr(40000, netip.IPv4Unspecified()).String()}}
+		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{ServerName: "farm.example", CACertificateRef: &v1alpha1.CACertificateReference{Kind: v1alpha1.CACertificateKindSecret, Name: authority}}
+		if certificate != "" {
+			b.Spec.HealthCheck.TLS.ClientCertificateRef = &v1alpha1.SecretReference{Name: certificate}
+		}
+		h.ApplyObject(b)
+	}
+	https(tenant, "own", "of-tenant", "")
+	https(tenant, "no-certificate", "of-tenant", "of-tenant")
+	https(tenant, "elsewhere", "of-victim", "")
+	https(unbound, "unbound", "of-tenant", "")
+	for _, name := range []string{victim.Namespace + "/of-victim", "../" + victim.Namespace + "/of-victim", "of-victim?namespace=" + victim.Namespace} {
+		b := newBackend("climbs", byName["https"])
+		b.Namespace = tenant.Namespace
+		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{CACertificateRef: &v1alpha1.CACertificateReference{Name: name}}
+		if err := tenant.Client.Create(t.Context(), b); !apierrors.IsInvalid(err) {
+			t.Errorf("reference to %q: %v", name, err)
+		}
+	}
+	m := tenant.StartManager("--zap-log-level=9")
+	tenant.WaitReady("own")
+	for _, name := range []string{"no-certificate", "elsewhere"} {
+		tenant.WaitCondition(name, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
+	}
+	unbound.WaitCondition("unbound", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
+	metrics, _ := json.Marshal(m.Metrics())
+	m.Stop()
+
+	audit, err := os.ReadFile(tenant.AuditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	for line := range strings.Lines(string(audit)) {
+		if strings.Contains(line, `"`+user+`"`) && strings.Contains(line, `"resource":"secrets"`) {
+			asked++
+			if strings.Contains(line, `"namespace":"`+victim.Namespace+`"`) {
+				t.Errorf("the manager has asked for another namespace's Secret: %s", line)
+			}
+		}
+	}
+	if asked == 0 {
+		t.Error("no Secret was asked for")
+	}
+	log, err := os.ReadFile(m.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]string{"the log": string(log), "metrics": string(metrics)}
+	for _, list := range append(lists(), &eventsv1.EventList{}) {
+		if err := tenant.Client.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		text, _ := json.Marshal(list)
+		told[fmt.Sprintf("%T", list)] = string(text)
+	}
+	for where, text := range told {
+		if strings.Contains(text, marker) || strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "BEGIN CERTIFICATE") {
+			t.Errorf("%s tells of a Secret", where)
+		}
+	}
+}
+
+// bind lets the manager read the namespace's references, as an admin does.
+func bind(h *harness.Test) {
+	h.T.Helper()
+	err := h.Client.Create(h.T.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "references"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "external-backend-reference-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: lab.SystemNamespace, Name: account}},
+	})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+}
+
+// TestOthersServices has a tenant claim Services that are not theirs, and forge slices with our labels.
+func TestOthersServices(t *testing.T) {
+	victim, tenant := harness.New(t), harness.New(t)
+	w := theWorld(tenant)
+	selected := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: tenant.Namespace, Name: "selected"}}
+	selected.Spec.Ports = []corev1.ServicePort{{Name: "probe", Port: 7000}}
+	selected.Spec.Selector = map[string]string{"app": "theirs"}
+	protected := selected.DeepCopy()
+	protected.Name, protected.Spec.Selector = "protected", nil
+	for _, s := range []*corev1.Service{selected, protected} {
+		if err := tenant.Client.Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	good := goodAddr(41000, netip.IPv4Unspecified()).String()
+	claim := func(h *harness.Test, name string, change func(*v1alpha1.ExternalBackendSpec)) {
+		b := newBackend(name, byName["none"])
+		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: good}}
+		change(&b.Spec)
+		h.ApplyObject(b)
+	}
+	claim(victim, "web", func(*v1alpha1.ExternalBackendSpec) {})
+	claim(tenant, "squats", func(s *v1alpha1.ExternalBackendSpec) { s.Service = &v1alpha1.Service{Name: "selected"} })
+	claim(tenant, "adopts", func(s *v1alpha1.ExternalBackendSpec) {
+		s.Service = &v1alpha1.Service{Name: "selected", AdoptionPolicy: v1alpha1.AdoptionPolicyIfSelectorless}
+	})
+	claim(tenant, "attaches", func(s *v1alpha1.ExternalBackendSpec) {
+		s.Service, s.ServiceRef = nil, &v1alpha1.ServiceReference{Name: "selected"}
+	})
+	claim(tenant, "guarded", func(s *v1alpha1.ExternalBackendSpec) {
+		s.Service, s.ServiceRef = nil, &v1alpha1.ServiceReference{Name: "protected"}
+	})
+	claim(tenant, "forged", func(*v1alpha1.ExternalBackendSpec) {})
+
+	m := tenant.StartManager("--protected-services="+tenant.Namespace+"/protected", "--cluster-cidrs=10.244.0.0/24")
+	victim.WaitReady("web")
+	tenant.WaitReady("forged")
+	before := victim.Slices("web")
+	// Slices that say they are the operator's: behind a Service of the tenant's own, with an address of the cluster, and behind the name of another's.
+	for name, service := range map[string]string{"forged-1": "forged", "forged-2": "web"} {
+		err := tenant.Client.Create(t.Context(), &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: tenant.Namespace, Name: name, Labels: map[string]string{
+				discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: service}},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("probe"), Port: new(int32(7000))}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.9"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tenant.Eventually("the forged address to be withdrawn", func() error {
+		if at := endpointsAt(tenant, "forged"); len(at) != 1 || at[netip.MustParseAddr(good)] != harness.Healthy {
+			return fmt.Errorf("published are %v", at)
+		}
+		return nil
+	})
+	for _, name := range []string{"squats", "adopts", "attaches", "guarded"} {
+		tenant.WaitCondition(name, v1alpha1.ConditionProgrammed, metav1.ConditionFalse, v1alpha1.ReasonServiceConflict)
+	}
+	m.Stop()
+	for _, s := range []*corev1.Service{selected, protected} {
+		if now := tenant.Service(s.Name); now.ResourceVersion != s.ResourceVersion {
+			t.Errorf("Service %s was touched", s.Name)
+		}
+	}
+	for _, s := range append(tenant.Slices("selected"), tenant.Slices("protected")...) {
+		if s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy {
+			t.Errorf("slice %s stands behind a Service that is not the tenant's to claim", s.Name)
+		}
+	}
+	after := victim.Slices("web")
+	if len(after) != len(before) || after[0].ResourceVersion != before[0].ResourceVersion {
+		t.Errorf("the slices of another namespace have changed: %v, then %v", before, after)
+	}
+	w.canaries.wantNobody(t)
+}
+
+// TestHeaders wants nothing in a spec to end a line of a request early, or to speak for the connection.
+func TestHeaders(t *testing.T) {
+	h := harness.New(t)
+	for _, tc := range []struct {
+		field  string
+		change func(*v1alpha1.HTTPGet)
+	}{
+		{"httpHeaders[0].value", func(g *v1alpha1.HTTPGet) {
+			g.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "X-Probe", Value: "1\r\nX-Smuggled: 1"}}
+		}},
+		{"httpHeaders[0].value", func(g *v1alpha1.HTTPGet) {
+			g.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "X-Probe", Value: "1\nX-Smuggled: 1"}}
+		}},
+		{"httpHeaders[0].name", func(g *v1alpha1.HTTPGet) {
+			g.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "X: 1\r\nX-Smuggled", Value: "1"}}
+		}},
+		{"path", func(g *v1alpha1.HTTPGet) { g.Path = "/ HTTP/1.1\r\nX-Smuggled: 1" }},
+		{"host", func(g *v1alpha1.HTTPGet) { g.Host = "a\r\nX-Smuggled: 1" }},
+	} {
+		b := newBackend("smuggles", byName["http"])
+		b.Namespace = h.Namespace
+		tc.change(b.Spec.HealthCheck.HTTPGet)
+		if err := h.Client.Create(t.Context(), b, client.DryRunAll); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tc.field) {
+			t.Errorf("%s: %v", tc.field, err)
+		}
+	}
+	names := []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE", "Trailer", "transfer-encoding", "Upgrade"}
+	for i, name := range names {
+		b := newBackend(fmt.Sprint("hop-", i), byName["http"])
+		b.Spec.HealthCheck.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: name, Value: "1"}}
+		h.ApplyObject(b)
+	}
+	m := h.StartManager()
+	for i := range names {
+		h.WaitCondition(fmt.Sprint("hop-", i), v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec)
+	}
+	m.Stop()
+}
+
+// TestCrowd: a tenant with many targets, and servers that never end, keeps nobody else from their changes.
+func TestCrowd(t *testing.T) {
+	crowd, other := harness.New(t), harness.New(t)
+	w := theWorld(crowd)
+	const backends, each = 20, 1024
+	m := crowd.StartManager()
+	for i := range backends {
+		b := newBackend(fmt.Sprint("crowd-", i), byName["none"])
+		for j := range each {
+			b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprint("t", j), Address: goodAddr(j+1, netip.IPv4Unspecified()).String()})
+		}
+		crowd.ApplyObject(b)
+	}
+	b := newBackend("other", byName["http"])
+	b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: goodAddr(42000, netip.IPv4Unspecified()).String()}}
+	other.ApplyObject(b)
+	other.WaitReady("other")
+	b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: "u", Address: goodAddr(42001, netip.IPv4Unspecified()).String()})
+	other.ApplyObject(b)
+	other.Eventually("the new target to serve", func() error {
+		if at := endpointsAt(other, "other"); at[goodAddr(42001, netip.IPv4Unspecified())] != harness.Healthy {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	for i := range backends {
+		crowd.WaitReady(fmt.Sprint("crowd-", i))
+	}
+	if heap := m.Metrics()["go_memstats_heap_inuse_bytes"]; heap > 512<<20 {
+		t.Errorf("the heap has grown to %.0f MiB", heap/(1<<20))
+	}
+	if w.good.visits(goodAddr(42001, netip.IPv4Unspecified())) == 0 {
+		t.Error("the new target was not probed")
+	}
+	m.Stop()
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -143,11 +144,11 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 
 // removeOrphans deletes what the garbage collector will not: slices of an ExternalBackend that is gone, without an owner.
 func (r *Reconciler) removeOrphans(ctx context.Context, key types.NamespacedName) error {
-	slices, err := r.slicesOf(ctx, key)
+	left, err := r.slicesOf(ctx, key)
 	if err != nil {
 		return err
 	}
-	for _, s := range slices {
+	for _, s := range left {
 		if metav1.GetControllerOf(s) != nil {
 			continue
 		}
@@ -263,7 +264,7 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	names := wanted(b, front.Families, published)
 	r.Resolver.Sync(key, r.dns(b, o, m, out), questions(names, !m.started))
 
-	standing := append(published, o.handover...)
+	standing := slices.Concat(published, o.handover)
 	candidates := plan.FindCandidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
 		Answers: answers(names, r.Resolver.Snapshot(key)), Permit: permit(o.view),

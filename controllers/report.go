@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,7 +22,7 @@ const statusPeriod = 10 * time.Second
 func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory) (time.Time, error) {
 	before := out.status.Before
 	status := plan.Status(out.status)
-	notes := append(out.notes, r.verdictNotes(b, status, out, m)...)
+	notes := slices.Concat(out.notes, r.verdictNotes(b, status, out, m))
 	due, err := r.writeStatus(ctx, b, before, status, m)
 	if err == nil && due.IsZero() {
 		notes = append(notes, conditionNotes(before.Conditions, status.Conditions)...)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -132,12 +133,8 @@ func (w *world) take(t *testing.T, s scenarioStep) {
 	if s.Restart {
 		w.tier, w.probes, w.engine, w.verdicts, w.answers = nil, nil, nil, map[string]string{}, map[string]Answer{}
 	}
-	for k, v := range s.Answers {
-		w.answers[k] = v
-	}
-	for k, v := range s.Verdicts {
-		w.verdicts[k] = v
-	}
+	maps.Copy(w.answers, s.Answers)
+	maps.Copy(w.verdicts, s.Verdicts)
 	if s.Denied != nil {
 		w.denied = s.Denied
 	}

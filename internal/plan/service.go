@@ -271,7 +271,7 @@ func setAffinity(spec *v1alpha1.Service, s *corev1.Service) {
 	s.Spec.SessionAffinity = cmp.Or(spec.SessionAffinity, corev1.ServiceAffinityNone)
 	s.Spec.SessionAffinityConfig = nil
 	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		timeout := int32(corev1.DefaultClientIPServiceAffinitySeconds)
+		timeout := corev1.DefaultClientIPServiceAffinitySeconds
 		if spec.SessionAffinityTimeoutSeconds != nil {
 			timeout = *spec.SessionAffinityTimeoutSeconds
 		}

@@ -39,12 +39,12 @@ func service(b *v1alpha1.ExternalBackend) *v1alpha1.Service {
 	return &v1alpha1.Service{}
 }
 
-// Passthrough: the target's name itself is published, unresolved.
+// Passthrough tells whether the target's name itself is published, unresolved.
 func Passthrough(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.DNS != nil && b.Spec.DNS.Resolution == v1alpha1.DNSResolutionPassthrough
 }
 
-// Resolves: targets are published by address, so that names are looked up and endpoints probed.
+// Resolves tells whether targets are published by address, so that names are looked up and endpoints probed.
 func Resolves(b *v1alpha1.ExternalBackend) bool {
 	return ServiceType(b) != v1alpha1.ServiceTypeExternalName && !Passthrough(b)
 }

@@ -161,9 +161,9 @@ func (x *exchanger) overUDP(ctx context.Context, server netip.AddrPort, msg []by
 // interruptible ends the connection's reads and writes with the context; the returned function undoes it.
 func interruptible(ctx context.Context, conn net.Conn) (undo func() bool) {
 	if deadline, ok := ctx.Deadline(); ok {
-		conn.SetDeadline(deadline)
+		_ = conn.SetDeadline(deadline) // an error shows at the next read or write
 	}
-	return context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	return context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 }
 
 // overStream asks over TCP or TLS. A connection from earlier may have been closed by the server

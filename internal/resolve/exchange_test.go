@@ -350,19 +350,19 @@ func TestTLS(t *testing.T) {
 		}
 		return one(answerTo(t, q, 0, recordA))
 	})
-	clear, err := net.Listen("tcp", "127.0.0.1:0")
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for conn, err := clear.Accept(); err == nil; conn, err = clear.Accept() {
+		for conn, err := plain.Accept(); err == nil; conn, err = plain.Accept() {
 			_, _ = io.WriteString(conn, "220 no TLS here\r\n")
 			conn.Close()
 		}
 	})
 	defer wg.Wait()
-	defer clear.Close()
+	defer plain.Close()
 	for _, c := range []struct {
 		desc   string
 		server netip.AddrPort
@@ -373,7 +373,7 @@ func TestTLS(t *testing.T) {
 		{"by address", secure.addr, &tls.Config{RootCAs: roots}, "192.0.2.1"},
 		{"another name", secure.addr, &tls.Config{RootCAs: roots, ServerName: "other.example.com"}, "TLS verification failed"},
 		{"unknown authority", secure.addr, nil, "TLS verification failed"},
-		{"no TLS", clear.Addr().(*net.TCPAddr).AddrPort(), &tls.Config{RootCAs: roots}, "TLS handshake failed"},
+		{"no TLS", plain.Addr().(*net.TCPAddr).AddrPort(), &tls.Config{RootCAs: roots}, "TLS handshake failed"},
 	} {
 		t.Run(c.desc, func(t *testing.T) {
 			x := newExchanger()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"strings"
@@ -146,6 +147,7 @@ func run(ctx context.Context, f *flags) error {
 	}
 	config.QPS = -1                           // the API server's priority and fairness shares its time out
 	config.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, which the documentation says
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return patient{rt} })
 	grace := 30 * time.Second
 	lease, renew := 45*time.Second, 40*time.Second // an API server may be away for half a minute
 	mgr, err := ctrl.NewManager(config, ctrl.Options{

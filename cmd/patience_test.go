@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// outage can't be dialled until its end; then it answers.
+type outage struct {
+	end   time.Time
+	err   error
+	tries int
+}
+
+func (o *outage) RoundTrip(*http.Request) (*http.Response, error) {
+	o.tries++
+	if time.Now().Before(o.end) {
+		return nil, o.err
+	}
+	return &http.Response{StatusCode: http.StatusOK}, nil
+}
+
+func TestPatience(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	tests := []struct {
+		name, method, query string
+		err                 error
+		lasts, cancelled    time.Duration
+		fails               bool
+		after               time.Duration
+	}{
+		{name: "a watch waits an outage out", method: http.MethodGet, query: "?watch=true&resourceVersion=7", err: refused, lasts: 30 * time.Second, after: 30 * time.Second},
+		{name: "but not for good", method: http.MethodGet, query: "?resourceVersion=0", err: refused, lasts: time.Hour, fails: true, after: patienceLimit + dialAgain},
+		{name: "nor once nobody waits", method: http.MethodGet, query: "?resourceVersion=0", err: refused, lasts: time.Hour, cancelled: 10 * time.Second, fails: true, after: 10 * time.Second},
+		{name: "a read fails at once", method: http.MethodGet, err: refused, lasts: time.Second, fails: true},
+		{name: "a write fails at once", method: http.MethodPut, query: "?resourceVersion=0", err: refused, lasts: time.Second, fails: true},
+		{name: "what was sent is not sent again", method: http.MethodGet, query: "?resourceVersion=0", err: &net.OpError{Op: "read", Err: syscall.ECONNRESET}, lasts: time.Second, fails: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tt.cancelled > 0 {
+					defer time.AfterFunc(tt.cancelled, cancel).Stop()
+				}
+				r, err := http.NewRequestWithContext(ctx, tt.method, "https://192.0.2.1/api"+tt.query, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				o := &outage{end: start.Add(tt.lasts), err: tt.err}
+				response, err := patient{o}.RoundTrip(r)
+				if response != nil && response.Body != nil {
+					_ = response.Body.Close()
+				}
+				if (err != nil) != tt.fails || tt.fails && !errors.Is(err, tt.err) && !errors.Is(err, context.Canceled) {
+					t.Errorf("error %v after %d tries", err, o.tries)
+				}
+				if took := time.Since(start); took != tt.after {
+					t.Errorf("took %s, want %s", took, tt.after)
+				}
+			})
+		})
+	}
+}

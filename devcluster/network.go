@@ -255,7 +255,12 @@ func (n *Network) forget(addrs []netip.Addr) error {
 	n.mu.Unlock()
 	errs := []error{runTool(batch.String(), "ip", "-batch", "-")}
 	for _, other := range others {
-		errs = append(errs, other.tool(batch.String(), "ip", "-batch", "-"))
+		err := other.tool(batch.String(), "ip", "-batch", "-")
+		n.mu.Lock()
+		if n.namespaces[other.name] == other { // else it was closed meanwhile
+			errs = append(errs, err)
+		}
+		n.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }

@@ -127,6 +127,7 @@ func TestDrift(t *testing.T) {
 		{"service: its labels", inService(func(s *corev1.Service) { s.Labels = nil })},
 		{"service: values of its labels", inService(func(s *corev1.Service) { s.Labels["team"], s.Labels[v1alpha1.LabelName] = "other", "other" })},
 		{"service: its annotations", inService(func(s *corev1.Service) { s.Annotations = nil })},
+		{"service: its owner", inService(func(s *corev1.Service) { s.OwnerReferences = nil })},
 		{"slices: conditions", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = new(false) })},
 		{"slices: no conditions", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{} })},
 		{"slices: an endpoint more", inSlices(func(s *discoveryv1.EndpointSlice) {

@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/test/harness"
 )
 
@@ -146,7 +147,16 @@ func TestSeveralOnOne(t *testing.T) {
 		t.Errorf("the endpoints are %v", owners)
 	}
 
+	// Until the garbage collector has taken the older one's slices the address may stand in both: added before it is removed.
 	remove(h, h.Backend("b-older"))
+	h.Eventually("the older one's slices to go", func() error {
+		for _, s := range h.Slices("web") {
+			if s.Labels[v1alpha1.LabelName] == "b-older" {
+				return fmt.Errorf("there is %s", s.Name)
+			}
+		}
+		return nil
+	})
 	h.WaitStates("web", all(harness.Healthy, a, c))
 	waitTarget(h, "a-younger", "shared", "Unprobed", "")
 	h.WaitReady("a-younger")

@@ -460,7 +460,6 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: %[1]s}]
 		want        int
 	}{
 		{"nobody", "", http.StatusUnauthorized},
-		{"a token that is none", "none", http.StatusUnauthorized},
 		{"a stranger", token("stranger"), http.StatusForbidden},
 	} {
 		if code, body := scrape(tc.token); code != tc.want || strings.Contains(body, "externalbackend_") {

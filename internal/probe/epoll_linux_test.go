@@ -132,24 +132,39 @@ func TestFreshDialAfterAFailure(t *testing.T) {
 // TestClosedConnectionsAreHints lets a server die with a kept connection: long before the next regular probe its death is
 // known.
 func TestClosedConnectionsAreHints(t *testing.T) {
-	for name, end := range map[string]func(net.Conn){"close": closes, "reset": resets} {
-		t.Run(name, func(t *testing.T) {
+	root := newCertificates(t)
+	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
+	for _, test := range []struct {
+		name   string
+		secure bool
+		end    func(net.Conn)
+	}{
+		{"close", false, closes},
+		{"reset", false, resets},
+		{"close over TLS", true, closes},
+		{"reset over TLS", true, func(c net.Conn) { resets(c.(*tls.Conn).NetConn()) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			listener := local(t)
+			check := quick(Check{HTTP: &HTTPGet{}})
+			if test.secure {
+				listener = tls.NewListener(listener, config)
+				check.TLS = &TLS{RootCAs: root.pool()}
+			}
+			check.Period = 59 * sec
 			kept := make(chan net.Conn, 1)
 			handle, _ := counting(func(c net.Conn, _, _ int) bool {
 				kept <- c
 				return answersAlways(c, 0, 0)
 			})
-			addr := serve(t, listener, handle)
-			e, notified := running(t, Options{})
-			check := quick(Check{HTTP: &HTTPGet{}})
-			check.Period, check.FailureThreshold = 59*sec, 3
-			endpoint := at(addr)
+			endpoint := at(serve(t, listener, handle))
 			endpoint.ID = lateID()
+			e, notified := running(t, Options{})
 			e.Sync(owner1, check, []Endpoint{endpoint})
 			<-notified
 			_ = listener.Close()
-			end(<-kept)
+			test.end(<-kept)
 			<-notified
 			if got := e.Snapshot(owner1)[endpoint.ID]; got != unhealthy(ReasonConnectionRefused) {
 				t.Errorf("%+v", got)

@@ -56,6 +56,7 @@ func TestUnhealthyGetsNothing(t *testing.T) {
 		{"udp", "udp", "{ipFamilyPolicy: RequireDualStack}", "{name: dgram, port: 80, targetPort: 8080, protocol: UDP}", tcpCheck, true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			h := h.Sub(t)
 			p := newPair(h, tc.network, 8080)
 			var at, left []netip.AddrPort
@@ -126,6 +127,7 @@ func TestBrokenBackends(t *testing.T) {
 		{"tcp", "tcp", "{tcpSocket: {}, " + pace + "}"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			h := h.Sub(t)
 			a, b := h.Machine("a"), h.Machine("b")
 			h.Serve(a, tc.network, 8080)

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
@@ -147,9 +148,7 @@ func TestTiers(t *testing.T) {
 func union(states ...harness.States) harness.States {
 	sum := harness.States{}
 	for _, s := range states {
-		for at, state := range s {
-			sum[at] = state
-		}
+		maps.Copy(sum, s)
 	}
 	return sum
 }

@@ -419,7 +419,7 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: %[1]s}]
 	})
 	apply(h, "web", onePort)
 	h.WaitReady("web")
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // the certificate is the manager's own
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // the certificate is the manager's own
 	h.Eventually("metrics to be served", func() error {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
@@ -475,7 +475,7 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: %[1]s}]
 		}
 		return nil
 	})
-	if resp, err := http.Get("http://" + address + "/metrics"); err == nil { //nolint:noctx // it is to be refused at once
+	if resp, err := http.Get("http://" + address + "/metrics"); err == nil {
 		resp.Body.Close()
 		if resp.StatusCode == http.StatusOK {
 			t.Error("metrics are served in the clear")

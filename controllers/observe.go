@@ -45,7 +45,7 @@ type observation struct {
 	yieldingEndpoints *metav1.PartialObjectMetadata
 	// mirrors are mirrored slices on their way out with their Endpoints.
 	mirrors []*discoveryv1.EndpointSlice
-	// handover is what all of these publish, where the Service is being taken over.
+	// handover is what all of these publish, where the Service is being taken over, and what is left of an ExternalBackend that is gone.
 	handover []plan.Endpoint
 	// older is what older ExternalBackends on the same Service publish.
 	older []plan.Endpoint
@@ -148,10 +148,13 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 	for name, theirs := range siblings {
 		var sibling v1alpha1.ExternalBackend
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
-		if err == nil && olderThan(&sibling, b) {
-			o.older = append(o.older, plan.Published(theirs)...)
-		} else if client.IgnoreNotFound(err) != nil {
+		switch {
+		case apierrors.IsNotFound(err): // its slices are about to follow it
+			o.handover = append(o.handover, plan.Published(theirs)...)
+		case err != nil:
 			return err
+		case olderThan(&sibling, b):
+			o.older = append(o.older, plan.Published(theirs)...)
 		}
 	}
 	var endpoints metav1.PartialObjectMetadata
@@ -202,7 +205,7 @@ func (r *Reconciler) readHandover(ctx context.Context, service types.NamespacedN
 			return err
 		}
 	}
-	o.handover = plan.Published(full)
+	o.handover = append(o.handover, plan.Published(full)...)
 	if o.yieldingEndpoints == nil {
 		return nil
 	}

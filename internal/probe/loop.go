@@ -240,7 +240,9 @@ func (l *loop) settleLocked(a *attempt, now instant) {
 
 // stepLocked replaces t's machine, and notes whether that changes what is told.
 func (l *loop) stepLocked(t *target, next machine) {
-	if next.state() != t.machine.state() {
+	before, after := t.machine.state(), next.state()
+	before.Probed = after.Probed // that a seeded verdict has been confirmed is no news
+	if before != after {
 		l.notify[t.owner.key] = struct{}{}
 	}
 	t.machine = next

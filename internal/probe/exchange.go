@@ -1,9 +1,9 @@
 package probe
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -39,11 +39,11 @@ func done(o outcome) answer { return answer{outcome: o, done: true} }
 
 // cutOutcome is the outcome of a probe whose connection broke off with err.
 func cutOutcome(err error) outcome {
-	var alert tls.AlertError
+	var op *net.OpError
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return failed(ReasonUnexpectedResponse)
-	case errors.As(err, &alert), strings.Contains(err.Error(), "tls: "): // TLS 1.3 refuses a client's certificate only now
+	case errors.As(err, &op) && strings.HasSuffix(op.Op, " error"): // an alert: TLS 1.3 refuses a client's certificate only now
 		return failed(ReasonTLSHandshakeFailed)
 	default:
 		return socketOutcome(err)

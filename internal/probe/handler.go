@@ -2,7 +2,6 @@ package probe
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"net"
 	"os"
@@ -107,13 +106,10 @@ func withoutPort(host string) string {
 func handshakeOutcome(err error) outcome {
 	var (
 		verification *tls.CertificateVerificationError
-		invalid      x509.CertificateInvalidError
-		authority    x509.UnknownAuthorityError
-		hostname     x509.HostnameError
 		errno        syscall.Errno
 	)
 	switch {
-	case errors.As(err, &verification), errors.As(err, &invalid), errors.As(err, &authority), errors.As(err, &hostname):
+	case errors.As(err, &verification):
 		return failed(ReasonTLSVerificationFailed)
 	case errors.As(err, &errno), errors.Is(err, os.ErrDeadlineExceeded):
 		return socketOutcome(err)

@@ -23,7 +23,7 @@ export GOWORK := off
 # For every command but the race detector, so that all of them share what is compiled once.
 export CGO_ENABLED := 0
 
-MODULES := . devcluster test tools
+MODULES := . devcluster test test/bench/slices tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 CONTROLLER_GEN := $(TOOL) controller-gen
 KUSTOMIZE := $(TOOL) kustomize
@@ -128,7 +128,11 @@ test-unit: ## Run the tests that need no cluster and no root
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp chooses among those beside the code they measure
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
-	$(if $(filter .,$(BENCH)),$(MAKE) bench-scale)
+	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-scale)
+
+.PHONY: bench-slices
+bench-slices: ## Lead the slice planner and upstream's reconciler through the same traces, some ten minutes
+	cd test/bench/slices && go run .
 
 .PHONY: bench-scale
 bench-scale: packages ## Measure 110,000 endpoints on a development cluster, some ten minutes (root)

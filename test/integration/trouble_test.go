@@ -69,6 +69,11 @@ func TestAPIServerGone(t *testing.T) {
 	if err := h.StartComponent(t.Context(), devcluster.APIServer); err != nil {
 		t.Fatal(err)
 	}
+	// The garbage collector, which later tests wait for, would take half a minute and more to come back by itself.
+	h.StopComponent(devcluster.ControllerManager)
+	if err := h.StartComponent(t.Context(), devcluster.ControllerManager); err != nil {
+		t.Fatal(err)
+	}
 
 	want := harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy}
 	h.Within(seconds, "what died to be out of rotation", func() error {
@@ -78,6 +83,16 @@ func TestAPIServerGone(t *testing.T) {
 		return nil
 	})
 	h.WaitStates("named", all(harness.Healthy, at("198.51.100.2:8080")))
+
+	// What is watched is watched again, too.
+	port := h.Service("web").Spec.Ports[0].Port
+	edit(h, h.Service("web"), func(s *corev1.Service) { s.Spec.Ports[0].Port++ })
+	h.Within(seconds, "the Service's port to be back", func() error {
+		if p := h.Service("web").Spec.Ports[0].Port; p != port {
+			return fmt.Errorf("it is %d", p)
+		}
+		return nil
+	})
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
 	waitTarget(h, "web", "a", "Unhealthy", "ConnectionRefused")
 	now := take(h, "web", true)

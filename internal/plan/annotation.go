@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,7 +198,7 @@ func Published(existing []*discoveryv1.EndpointSlice) []Endpoint {
 			if len(runs) > 0 && i >= runs[0].first {
 				e.Target, e.Rank, e.DrainUntil = runs[0].target, runs[0].rank, runs[0].until
 			}
-			key.addr = e.Addr
+			key.addr = e.Addr.As16()
 			if before, ok := seen[key]; !ok {
 				seen[key] = len(list)
 				list = append(list, e)
@@ -214,7 +213,7 @@ func Published(existing []*discoveryv1.EndpointSlice) []Endpoint {
 // publishedKey tells one published endpoint from another.
 type publishedKey struct {
 	group int32
-	addr  netip.Addr
+	addr  addrKey
 }
 
 // readEndpoint reads one endpoint; false where no consumer could use it as family. Missing conditions mean what the API says of them: ready, and serving as it is ready.

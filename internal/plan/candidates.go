@@ -177,9 +177,11 @@ func FindCandidates(in Input) Candidates {
 // finder carries the state of one FindCandidates.
 type finder struct {
 	Input
-	places map[netip.Addr]int32
+	places map[addrKey]int32
 	// at tells of each place what is published there, and who claims it.
 	at []place
+	// common are the ports of targets without overrides.
+	common []Port
 	// states are those of the targets in Status.
 	states map[string]v1alpha1.ObservedState
 	// nextPublished chains the published endpoints of one place, nextClaim its candidates; -1 ends a chain.
@@ -200,7 +202,7 @@ func newFinder(in Input) *finder {
 		n += len(a.Addrs)
 	}
 	n = max(n, len(in.Published))
-	f := &finder{Input: in, places: make(map[netip.Addr]int32, n), at: make([]place, 0, n), nextPublished: make([]int32, len(in.Published))}
+	f := &finder{Input: in, places: make(map[addrKey]int32, n), at: make([]place, 0, n), nextPublished: make([]int32, len(in.Published))}
 	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
 	f.out.Endpoints = make([]Candidate, 0, n)
 	f.states = make(map[string]v1alpha1.ObservedState, len(in.Status.Targets))
@@ -216,10 +218,11 @@ func newFinder(in Input) *finder {
 
 // place finds or makes the place of an address.
 func (f *finder) place(a netip.Addr) int32 {
-	p, ok := f.places[a]
+	key := addrKey(a.As16())
+	p, ok := f.places[key]
 	if !ok {
 		p = int32(len(f.at))
-		f.places[a] = p
+		f.places[key] = p
 		f.at = append(f.at, place{published: -1, claim: -1})
 	}
 	return p
@@ -260,10 +263,21 @@ func (f *finder) expand(i int) {
 			continue
 		}
 		if ports == nil || srv != a.Port {
-			ports, srv = slicePorts(f.Backend, t, f.Serves, a.Port), a.Port
+			ports, srv = f.portsOf(t, a.Port), a.Port
 		}
 		f.admit(i, a, place, ports)
 	}
+}
+
+// portsOf is what an endpoint of t says of ports; those without a say of their own share one list.
+func (f *finder) portsOf(t *v1alpha1.Target, srv uint16) []Port {
+	if len(t.Ports) > 0 || srv != 0 {
+		return slicePorts(f.Backend, t, f.Serves, srv)
+	}
+	if f.common == nil {
+		f.common = slicePorts(f.Backend, t, f.Serves, 0)
+	}
+	return f.common
 }
 
 // admit adds one address of target i, where policy and family allow it.
@@ -359,7 +373,7 @@ func (f *finder) leave() {
 	}
 	for i := range f.Published {
 		p := &f.Published[i]
-		place := f.places[p.Addr]
+		place := f.places[p.Addr.As16()]
 		if f.at[place].named || p.Target == "" || !f.Families.serves(p.Addr) {
 			continue
 		}

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -33,16 +32,16 @@ func (p *planner) find(g *group) (placed []bool) {
 		return placed
 	}
 	g.match = make([]int32, 0, total)
-	position := make(map[netip.Addr]int32, len(g.wanted))
+	position := make(map[addrKey]int32, len(g.wanted))
 	for i, j := range g.wanted {
-		position[p.desired[j].Addr] = int32(i)
+		position[p.desired[j].Addr.As16()] = int32(i)
 	}
 	for _, s := range g.slots {
 		s.first = len(g.match)
 		for i := range s.slice.Endpoints {
 			at := int32(-1)
 			if addr, ok := firstAddress(&s.slice.Endpoints[i]); ok && !s.leaving {
-				if found, ok := position[addr]; ok {
+				if found, ok := position[addr.As16()]; ok {
 					at = found
 					s.size++
 				}

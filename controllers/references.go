@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -72,7 +73,8 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 	if !before.due(b, r.now()) {
 		return before
 	}
-	read := referenceReader{ctx: ctx, live: r.Live, namespace: b.Namespace}
+	// The client logs bodies at high verbosity, which must not happen to what is secret.
+	read := referenceReader{ctx: logr.NewContext(ctx, logr.Discard()), live: r.Live, namespace: b.Namespace}
 	out := references{generation: b.Generation, read: r.now()}
 	if t := checkTLS(b); t != nil {
 		if t.CACertificateRef != nil {

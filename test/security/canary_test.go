@@ -256,7 +256,7 @@ func dialledOnce(ctx context.Context, a netip.Addr) error {
 
 // addresses are the parsed words of a text.
 func addresses(text string) (list []netip.Addr) {
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		list = append(list, netip.MustParseAddr(word))
 	}
 	return list

@@ -81,7 +81,7 @@ func grants(h *harness.Test) map[string]bool {
 	out := map[string]bool{}
 	isOurs := func(s rbacv1.Subject) bool { return s.Kind == "ServiceAccount" && s.Name == account }
 	add := func(ref rbacv1.RoleRef, namespace string) {
-		rules := []rbacv1.PolicyRule{}
+		var rules []rbacv1.PolicyRule
 		var err error
 		if ref.Kind == "Role" {
 			var role rbacv1.Role

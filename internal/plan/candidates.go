@@ -218,7 +218,7 @@ func newFinder(in Input) *finder {
 
 // place finds or makes the place of an address.
 func (f *finder) place(a netip.Addr) int32 {
-	key := addrKey(a.As16())
+	key := a.As16()
 	p, ok := f.places[key]
 	if !ok {
 		p = int32(len(f.at))

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -42,7 +43,7 @@ func ReadEndpoints(e *corev1.Endpoints) []Endpoint {
 		for i, p := range s.Ports {
 			ports[i] = Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, AppProtocol: p.AppProtocol}
 		}
-		sortPorts(ports)
+		slices.SortFunc(ports, comparePorts)
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for _, a := range addresses {
 				if ip, err := netip.ParseAddr(a.IP); err == nil {

@@ -98,16 +98,14 @@ func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 }
 
 func liveType(s *corev1.Service) v1alpha1.ServiceType {
-	if headless(s) {
+	if Headless(s) {
 		return v1alpha1.ServiceTypeHeadless
 	}
 	return v1alpha1.ServiceType(cmp.Or(s.Spec.Type, corev1.ServiceTypeClusterIP))
 }
 
-func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
-
 // Headless tells whether s has no virtual IP, so that its name resolves to its endpoints.
-func Headless(s *corev1.Service) bool { return headless(s) }
+func Headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
 
 func samePorts(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 	if len(b.Spec.Ports) != len(live.Spec.Ports) {
@@ -140,7 +138,7 @@ func ServesPort(s *corev1.Service, p *v1alpha1.Port) bool { return livePort(s, p
 func crossesHeadless(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 	want := ServiceType(b)
 	return live.Spec.Type != corev1.ServiceTypeExternalName && want != v1alpha1.ServiceTypeExternalName &&
-		headless(live) != (want == v1alpha1.ServiceTypeHeadless)
+		Headless(live) != (want == v1alpha1.ServiceTypeHeadless)
 }
 
 // setService sets all that spec says of the Service, and the defaults of the API server where it says nothing and one that is there would not do.

@@ -142,12 +142,8 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 			AppProtocol: appProtocol(p),
 		})
 	}
-	sortPorts(ports)
+	slices.SortFunc(ports, comparePorts)
 	return ports
-}
-
-func sortPorts(ports []Port) {
-	slices.SortFunc(ports, func(a, b Port) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // ServiceLabels are the labels of spec.service, which the slices carry as well: kube-proxy and others select slices by the labels of their Service.

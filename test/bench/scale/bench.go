@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/bench/meter"
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
@@ -45,7 +46,7 @@ type bench struct {
 	lab     *lab.Lab
 	manager *lab.Manager
 	targets *targets
-	ledger  *ledger
+	ledger  *meter.Ledger
 	table   *tabwriter.Writer
 }
 
@@ -64,7 +65,7 @@ func open(ctx context.Context, l *lab.Lab) (b *bench, err error) {
 	if err := l.Client.Create(ctx, ns); err != nil {
 		return b, err
 	}
-	if b.ledger, err = watchSlices(ctx, l.Client); err != nil {
+	if b.ledger, err = meter.WatchSlices(ctx, l.Client); err != nil {
 		return b, err
 	}
 	b.manager, err = l.StartManager(ctx)
@@ -97,7 +98,7 @@ func (b *bench) close() {
 		}
 	}
 	if b.ledger != nil {
-		b.ledger.close()
+		b.ledger.Close()
 	}
 	if t := b.targets; t != nil {
 		t.listener.Close()
@@ -142,7 +143,7 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 	if err != nil {
 		return err
 	}
-	events := b.ledger.count()
+	events := b.ledger.Count()
 	took, err := do(ctx)
 	if err != nil {
 		return err
@@ -156,14 +157,14 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 		return err
 	}
 	sliceWrites, others := tally(writes)
-	created := b.ledger.count()[watch.Added] - events[watch.Added]
-	load, err := os.ReadFile("/proc/loadavg")
+	created := b.ledger.Count()[watch.Added] - events[watch.Added]
+	load, err := meter.LoadAverage()
 	if err != nil {
 		return err
 	}
 	cpu := after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
 	line := fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%.2f s\t%.0f MiB\t%s", name, took, sliceWrites, created, others, cpu,
-		after["process_resident_memory_bytes"]/(1<<20), strings.Fields(string(load))[0])
+		after["process_resident_memory_bytes"]/(1<<20), load)
 	fmt.Fprintln(os.Stderr, strings.ReplaceAll(line, "\t", " | ")) // the table comes at the end
 	fmt.Fprintln(b.table, line)
 	return nil
@@ -217,7 +218,7 @@ func (b *bench) publishMany(ctx context.Context) (string, error) {
 		}
 	}
 	created := time.Since(start)
-	end, err := b.ledger.await(ctx, all, all)
+	end, err := b.ledger.Await(ctx, all, all)
 	return fmt.Sprintf("%.1f s (%.1f s to create them)", end.Sub(start).Seconds(), created.Seconds()), err
 }
 
@@ -275,11 +276,11 @@ func (b *bench) publishOne(ctx context.Context) (string, error) {
 	if err := b.lab.Client.Create(ctx, backend); err != nil {
 		return "", err
 	}
-	published, err := b.ledger.await(ctx, all+one, 0)
+	published, err := b.ledger.Await(ctx, all+one, 0)
 	if err != nil {
 		return "", err
 	}
-	ready, err := b.ledger.await(ctx, all+one, all+one)
+	ready, err := b.ledger.Await(ctx, all+one, all+one)
 	return fmt.Sprintf("%.1f s; all serving %.1f s", published.Sub(start).Seconds(), ready.Sub(start).Seconds()), err
 }
 
@@ -306,7 +307,7 @@ var (
 // slice that says so: the probe's end, the verdict, the plan, the acknowledged write, and the watch's own delay.
 func (b *bench) flipping(wanted func(netip.Addr) bool) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		var took []time.Duration
+		var took meter.Spread
 		for range flips {
 			select {
 			case <-b.targets.turnNext(wanted):
@@ -314,7 +315,7 @@ func (b *bench) flipping(wanted func(netip.Addr) bool) func(context.Context) (st
 				return "", fmt.Errorf("%w, after %d flips", ctx.Err(), len(took))
 			}
 			target, since := b.targets.lastTurn()
-			at, err := b.ledger.awaitFlip(ctx, target, since)
+			at, err := b.ledger.AwaitFlip(ctx, target, since)
 			if err != nil {
 				return "", fmt.Errorf("flip of %s: %w", target, err)
 			}
@@ -323,8 +324,6 @@ func (b *bench) flipping(wanted func(netip.Addr) bool) func(context.Context) (st
 				return "", err
 			}
 		}
-		slices.Sort(took)
-		at := func(percent int) float64 { return float64(took[(len(took)-1)*percent/100].Microseconds()) / 1000 }
-		return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, max %.1f ms", at(50), at(99), at(100)), nil
+		return took.String(), nil
 	}
 }

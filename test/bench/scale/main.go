@@ -5,47 +5,20 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/external-backend/operator/devcluster"
+	"github.com/external-backend/operator/test/bench/meter"
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
+// main measures on a cluster without kube-proxy, whose own work with so many endpoints would hide the manager's on a small machine.
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if devcluster.Nsenter() == "" { // still outside
-		end(lab.Prepare(ctx, os.Stderr, false))
-	}
-	devcluster.Enter()
-	end(run(ctx))
-}
-
-func end(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-// run measures on a cluster without kube-proxy, whose own work with so many endpoints would hide the manager's on a small machine.
-func run(ctx context.Context) (err error) {
-	l, err := lab.Open(ctx, devcluster.Options{WithoutProxy: true, Audit: true}, false)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if e := l.Close(); err == nil {
-			err = e
+	meter.Main(devcluster.Options{WithoutProxy: true, Audit: true}, func(ctx context.Context, l *lab.Lab) error {
+		b, err := open(ctx, l)
+		if err != nil {
+			return err
 		}
-	}()
-	b, err := open(ctx, l)
-	if err != nil {
-		return err
-	}
-	defer b.close()
-	return b.run(ctx)
+		defer b.close()
+		return b.run(ctx)
+	})
 }

@@ -1,4 +1,4 @@
-package main
+package meter
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// ledger is what a watch has seen of the operator's slices.
-type ledger struct {
+// Ledger is what a watch has seen of the operator's slices.
+type Ledger struct {
 	watch watch.Interface
 	done  sync.WaitGroup
 
@@ -26,27 +26,30 @@ type ledger struct {
 	serving   int
 	writes    map[watch.EventType]int
 	flips     map[netip.Addr]time.Time // when an endpoint's serving was last seen to change
+	came      map[netip.Addr]time.Time // when an address was last seen to be new in its slice
 	news      chan struct{}            // closed and made anew with each event
 	err       error
 }
 
-func watchSlices(ctx context.Context, c client.WithWatch) (*ledger, error) {
+// WatchSlices begins a ledger. Close it in the end.
+func WatchSlices(ctx context.Context, c client.WithWatch) (*Ledger, error) {
 	w, err := c.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.ManagedBy})
 	if err != nil {
 		return nil, err
 	}
-	l := &ledger{watch: w, slices: map[client.ObjectKey]map[netip.Addr]bool{}, writes: map[watch.EventType]int{},
-		flips: map[netip.Addr]time.Time{}, news: make(chan struct{})}
+	l := &Ledger{watch: w, slices: map[client.ObjectKey]map[netip.Addr]bool{}, writes: map[watch.EventType]int{},
+		flips: map[netip.Addr]time.Time{}, came: map[netip.Addr]time.Time{}, news: make(chan struct{})}
 	l.done.Go(l.read)
 	return l, nil
 }
 
-func (l *ledger) close() {
+// Close ends the watch.
+func (l *Ledger) Close() {
 	l.watch.Stop()
 	l.done.Wait()
 }
 
-func (l *ledger) read() {
+func (l *Ledger) read() {
 	for event := range l.watch.ResultChan() {
 		l.note(event, time.Now())
 	}
@@ -57,7 +60,7 @@ func (l *ledger) read() {
 	l.news = make(chan struct{})
 }
 
-func (l *ledger) note(event watch.Event, at time.Time) {
+func (l *Ledger) note(event watch.Event, at time.Time) {
 	slice, ok := event.Object.(*discoveryv1.EndpointSlice)
 	if !ok {
 		return
@@ -76,7 +79,10 @@ func (l *ledger) note(event watch.Event, at time.Time) {
 	l.endpoints += len(after) - len(before)
 	l.serving += trues(after) - trues(before)
 	for addr, serving := range after {
-		if was, known := before[addr]; known && was != serving {
+		switch was, known := before[addr]; {
+		case !known:
+			l.came[addr] = at
+		case was != serving:
 			l.flips[addr] = at
 		}
 	}
@@ -94,8 +100,8 @@ func trues(m map[netip.Addr]bool) (n int) {
 	return n
 }
 
-// await waits until the slices hold so many endpoints, of which so many serve, and says when that was seen.
-func (l *ledger) await(ctx context.Context, endpoints, serving int) (time.Time, error) {
+// Await waits until the slices hold so many endpoints, of which so many serve, and says when that was seen.
+func (l *Ledger) Await(ctx context.Context, endpoints, serving int) (time.Time, error) {
 	var at time.Time
 	err := l.until(ctx, func() bool { at = time.Now(); return l.endpoints == endpoints && l.serving >= serving })
 	if err != nil {
@@ -105,13 +111,19 @@ func (l *ledger) await(ctx context.Context, endpoints, serving int) (time.Time, 
 	return at, err
 }
 
-// awaitFlip waits until an endpoint's serving has changed after since, and says when that was seen.
-func (l *ledger) awaitFlip(ctx context.Context, target netip.Addr, since time.Time) (at time.Time, err error) {
+// AwaitFlip waits until an endpoint's serving has changed after since, and says when that was seen.
+func (l *Ledger) AwaitFlip(ctx context.Context, target netip.Addr, since time.Time) (at time.Time, err error) {
 	err = l.until(ctx, func() bool { at = l.flips[target]; return at.After(since) })
 	return at, err
 }
 
-func (l *ledger) until(ctx context.Context, content func() bool) error {
+// AwaitAddress waits until an address is published, and says when that was seen.
+func (l *Ledger) AwaitAddress(ctx context.Context, addr netip.Addr) (at time.Time, err error) {
+	err = l.until(ctx, func() (is bool) { at, is = l.came[addr]; return is })
+	return at, err
+}
+
+func (l *Ledger) until(ctx context.Context, content func() bool) error {
 	for {
 		l.mu.Lock()
 		is, news, err := content(), l.news, l.err
@@ -131,14 +143,14 @@ func (l *ledger) until(ctx context.Context, content func() bool) error {
 }
 
 // size is how many endpoints are published and serve.
-func (l *ledger) size() (endpoints, serving int) {
+func (l *Ledger) size() (endpoints, serving int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.endpoints, l.serving
 }
 
-// count is how many events of each type were seen.
-func (l *ledger) count() map[watch.EventType]int {
+// Count is how many events of each type were seen.
+func (l *Ledger) Count() map[watch.EventType]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.writes)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -41,6 +42,15 @@ func onLab(ctx context.Context, options devcluster.Options, run func(context.Con
 		return err
 	}
 	return errors.Join(run(ctx, l), l.Close())
+}
+
+// Prefix is for the addresses of targets (RFC 2544: for benchmarks).
+const Prefix = "198.18.0.0/15"
+
+// Address is the i-th of [Prefix], of 131,071.
+func Address(i int) netip.Addr {
+	i++ // the first address of a prefix names its network
+	return netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
 // Spread is durations of one kind.

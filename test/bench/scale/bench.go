@@ -77,7 +77,7 @@ func (b *bench) startTargets(ctx context.Context) (*targets, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := machine.AddAddresses(prefix); err != nil {
+	if err := machine.AddAddresses(meter.Prefix); err != nil {
 		return nil, err
 	}
 	t := &targets{machine: machine, sick: map[netip.Addr]bool{}}
@@ -211,7 +211,7 @@ func (b *bench) publishMany(ctx context.Context) (string, error) {
 	for i := range backends {
 		backend := newBackend(fmt.Sprintf("many-%d", i))
 		for j := range perBackend {
-			backend.Spec.Targets = append(backend.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%d", j), Address: address(i*perBackend + j).String()})
+			backend.Spec.Targets = append(backend.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%d", j), Address: meter.Address(i*perBackend + j).String()})
 		}
 		if err := b.lab.Client.Create(ctx, backend); err != nil {
 			return "", err
@@ -297,7 +297,7 @@ func (b *bench) sleeping(d time.Duration) func(context.Context) (string, error) 
 }
 
 var (
-	firstOfOne = address(all)
+	firstOfOne = meter.Address(all)
 
 	ofOne  = func(a netip.Addr) bool { return a.Compare(firstOfOne) >= 0 }
 	ofMany = func(a netip.Addr) bool { return a.Compare(firstOfOne) < 0 }

@@ -9,22 +9,16 @@ import (
 	"time"
 
 	"github.com/external-backend/operator/devcluster"
+	"github.com/external-backend/operator/test/bench/meter"
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
 const (
-	prefix = "198.18.0.0/15" // of the machine that is all targets (RFC 2544: for benchmarks)
-	port   = 5432
-	zone   = "scale.example"
+	port = 5432
+	zone = "scale.example"
 )
 
-// address is the i-th of the prefix.
-func address(i int) netip.Addr {
-	i++ // the first address of a prefix names its network
-	return netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)})
-}
-
-// targets is a machine that answers on every address of the prefix. To a check a well target says "ok", a sick one hangs up.
+// targets is a machine that answers on every address of [meter.Prefix]. To a check a well target says "ok", a sick one hangs up.
 type targets struct {
 	machine  *lab.Machine
 	dns      *devcluster.Nameserver
@@ -86,7 +80,7 @@ func (t *targets) lastTurn() (netip.Addr, time.Time) {
 func records(names, perName, first int) string {
 	var text strings.Builder
 	for i := range names * perName {
-		fmt.Fprintf(&text, "n%d 60 IN A %s\n", i/perName, address(first+i))
+		fmt.Fprintf(&text, "n%d 60 IN A %s\n", i/perName, meter.Address(first+i))
 	}
 	return text.String()
 }

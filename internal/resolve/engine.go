@@ -28,9 +28,9 @@ type Engine struct {
 	owners   map[types.NamespacedName]*owner
 	records  map[recordKey]*record
 	schedule schedule
-	sleeps   time.Time          // until when Start waits; zero = it looks at the schedule before it does
-	ready    [classes][]*record // due, in the order of their times
-	asking   [classes]int       // with a worker
+	sleeps   time.Time     // until when Start waits; zero = it looks at the schedule before it does
+	ready    [classes]line // due
+	asking   [classes]int  // with a worker
 	workers  int
 	stale    map[string]int // names and how many questions serve them stale
 	started  bool
@@ -211,12 +211,11 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 			delete(e.records, t.record.recordKey)
 		default:
 			t.record.busy = true
-			c := t.record.class()
-			e.ready[c] = append(e.ready[c], t.record)
+			e.ready[t.record.class()].push(t.record)
 		}
 	}
 	for c := range classes {
-		spawn += min(len(e.ready[c]), c.share(e.options.MaxConcurrent)-e.asking[c])
+		spawn += min(e.ready[c].n, c.share(e.options.MaxConcurrent)-e.asking[c])
 	}
 	spawn = min(spawn, e.options.MaxConcurrent-e.workers)
 	e.workers += spawn
@@ -228,20 +227,65 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 	return wait, spawn, keys(notify)
 }
 
-// class is how a record stands in line for a worker. Names that never answered, each of which can hold a worker for the
-// whole lookup timeout, must not make those wait that do answer.
+// class is how a record stands in line for a worker. Names that fail or take long, each of which can hold a worker for
+// the whole lookup timeout, must not make those wait that answer, and all of these together not those that are new.
 type class int
 
 const (
 	classKnown class = iota // its latest lookup had an answer
 	classNew
-	classFailing
+	classSlow // its latest lookup failed or took long
 	classes
 )
 
+// slowLookup is how long a lookup takes to count as a slow one.
+const slowLookup = time.Second
+
 // share is how many of n workers may be with one class at a time.
 func (c class) share(n int) int {
-	return [classes]int{classKnown: n, classNew: max(n/2, 1), classFailing: max(n/4, 1)}[c]
+	return max(1, [classes]int{classKnown: n - n/4, classNew: n / 2, classSlow: n / 8}[c])
+}
+
+// line is records that wait for a worker. The namespaces of their owners take turns, so that nobody waits for all the
+// names of somebody else.
+type line struct {
+	n     int
+	turns []string             // the namespaces that wait, whose turn comes first first
+	waits map[string][]*record // in the order of their times
+}
+
+// push puts r in line with that one of its users who waits least.
+func (l *line) push(r *record) {
+	if l.waits == nil {
+		l.waits = map[string][]*record{}
+	}
+	namespace, ahead := "", -1
+	for q := range r.users {
+		if n := len(l.waits[q.owner.key.Namespace]); ahead < 0 || n < ahead {
+			namespace, ahead = q.owner.key.Namespace, n
+		}
+	}
+	if ahead <= 0 {
+		l.turns = append(l.turns, namespace)
+	}
+	l.waits[namespace] = append(l.waits[namespace], r)
+	l.n++
+}
+
+// pop takes the next one out of a line that has one.
+func (l *line) pop() *record {
+	namespace := l.turns[0]
+	l.turns = l.turns[1:]
+	queue := l.waits[namespace]
+	r := queue[0]
+	if queue[0] = nil; len(queue) > 1 {
+		l.waits[namespace] = queue[1:]
+		l.turns = append(l.turns, namespace)
+	} else {
+		delete(l.waits, namespace)
+	}
+	l.n--
+	return r
 }
 
 // work does lookups until none is due.
@@ -250,9 +294,9 @@ func (e *Engine) work(ctx context.Context) {
 		begin := time.Now()
 		found := e.lookuper.lookup(ctx, r.up, r.name, r.t)
 		var changed []types.NamespacedName
-		if ctx.Err() == nil { // what was cut off says nothing
-			e.metrics.observe(found, time.Since(begin))
-			changed = e.learn(r, found)
+		if took := time.Since(begin); ctx.Err() == nil { // what was cut off says nothing
+			e.metrics.observe(found, took)
+			changed = e.learn(r, found, took >= slowLookup)
 		}
 		e.done(c)
 		e.notify(changed)
@@ -264,10 +308,8 @@ func (e *Engine) next(ctx context.Context) (*record, class) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for c := range classes {
-		for len(e.ready[c]) > 0 && ctx.Err() == nil && e.asking[c] < c.share(e.options.MaxConcurrent) {
-			r := e.ready[c][0]
-			e.ready[c][0] = nil
-			e.ready[c] = e.ready[c][1:]
+		for e.ready[c].n > 0 && ctx.Err() == nil && e.asking[c] < c.share(e.options.MaxConcurrent) {
+			r := e.ready[c].pop()
 			if len(r.users) > 0 {
 				e.asking[c]++
 				return r, c
@@ -287,11 +329,11 @@ func (e *Engine) done(c class) {
 }
 
 // learn takes over a lookup's result and returns the owners whose answers it changes.
-func (e *Engine) learn(r *record, found result) []types.NamespacedName {
+func (e *Engine) learn(r *record, found result, slow bool) []types.NamespacedName {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	r.busy = false
+	r.busy, r.slow = false, slow
 	before := r.kind
 	changed := r.apply(found, now, r.keep())
 	if before != r.kind {

@@ -21,15 +21,16 @@ type record struct {
 	timer timer // the next lookup, or the end of a record that nobody wants
 	users map[*question]struct{}
 	busy  bool // waiting for a worker or with one
+	slow  bool // the latest lookup took long
 }
 
 // class is the line that the record's next lookup stands in.
 func (r *record) class() class {
-	switch r.kind {
-	case kindNone:
+	switch {
+	case r.kind == kindNone:
 		return classNew
-	case kindFailed:
-		return classFailing
+	case r.kind == kindFailed, r.slow:
+		return classSlow
 	default:
 		return classKnown
 	}

@@ -156,7 +156,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 		}{
 			{"new names", noError, 5 * time.Second, 4},
 			{"known names", servFail, 8 * time.Second, 8},
-			{"failing names", servFail, time.Minute, 2},
+			{"failing names", servFail, time.Minute, 1},
 		} {
 			h.dns.mu.Lock()
 			most, code = 0, phase.code
@@ -198,6 +198,46 @@ func TestDeadNamesDelayNoOthers(t *testing.T) {
 		h.pass(100 * time.Second)
 		if n := h.dns.count("live.example.com A") - before; n < 11 {
 			t.Errorf("asked %d times in 100 s beside dead names", n)
+		}
+	})
+}
+
+// Nor do thousands whose server takes its time, known or new: who owns them waits, and nobody else.
+func TestSlowNamesDelayNoOthers(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		for _, took := range []time.Duration{slowLookup - time.Millisecond, slowLookup, lookupTimeout - time.Millisecond} {
+			crowd := types.NamespacedName{Namespace: "crowd", Name: took.String()}
+			var slow []Wanted
+			for i := range 3000 {
+				slow = append(slow, name(fmt.Sprintf("s%d.%v.example.com", i, took), IPv4))
+				h.dns.set(slow[i].Name+" A", func(ctx context.Context, server netip.AddrPort) (answer, error) {
+					select {
+					case <-ctx.Done():
+						return answer{}, ctx.Err()
+					case <-time.After(took):
+						return records(time.Second, "192.0.2.1")(ctx, server)
+					}
+				})
+			}
+			h.Sync(crowd, defaultConfig(), append(slow, name("mine.example.com", IPv4)))
+		}
+		live, late := name("live.example.com", IPv4), name("late.example.com", IPv4)
+		for _, n := range []string{"live", "late", "mine"} {
+			h.dns.set(n+".example.com A", records(10*time.Second, "192.0.2.1"))
+		}
+		h.Sync(owner1, defaultConfig(), []Wanted{live, name("mine.example.com", IPv4)})
+		h.start()
+		h.pass(100 * time.Second)
+		if n := h.dns.count("live.example.com A"); n < 9 {
+			t.Errorf("asked %d times in 100 s beside slow names", n)
+		}
+		h.Sync(owner2, defaultConfig(), []Wanted{late})
+		h.pass(lookupTimeout)
+		h.want(owner2, late, current("192.0.2.1"))
+		before := h.dns.count("mine.example.com A")
+		h.pass(100 * time.Second)
+		if n := h.dns.count("mine.example.com A") - before; n < 9 {
+			t.Errorf("asked %d times in 100 s for a name that the crowd asks for too", n)
 		}
 	})
 }

@@ -256,10 +256,10 @@ func (h *Test) Serve(m *lab.Machine, network string, port int) *lab.Server {
 	return s
 }
 
-// StartDNS starts a nameserver on a machine, which goes with the test; see [devcluster.Namespace.StartDNS].
-func (h *Test) StartDNS(m *lab.Machine, zones map[string]string) *devcluster.Nameserver {
+// StartDNS starts a nameserver on a machine, which goes with the test, for zones and further server blocks; see [devcluster.Namespace.StartDNS].
+func (h *Test) StartDNS(m *lab.Machine, zones map[string]string, blocks ...string) *devcluster.Nameserver {
 	h.T.Helper()
-	s, err := m.StartDNS(h.T.Context(), zones, "")
+	s, err := m.StartDNS(h.T.Context(), zones, strings.Join(blocks, ""))
 	h.ok(err)
 	h.T.Cleanup(func() {
 		if err := s.Close(); err != nil {

@@ -2,13 +2,7 @@ package integration
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -58,25 +52,6 @@ func TestInvalidSpec(t *testing.T) {
 	}
 }
 
-// certificate is PEM of a self-signed certificate and its key.
-func certificate(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}))
-}
-
 // readReferences lets the manager read Secrets and ConfigMaps in the test's namespace, as an admin does.
 func readReferences(h *harness.Test) {
 	h.T.Helper()
@@ -116,7 +91,8 @@ func TestRefNotFound(t *testing.T) {
 	refused("{caCertificateRef: {kind: ConfigMap, name: other}}", "spec.healthCheck.tls.caCertificateRef", `ConfigMap "other" does not exist`)
 	refused("{caCertificateRef: {kind: Secret, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `Secret "ca" does not exist`)
 	refused("{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef", `Secret "client" does not exist`)
-	cert, key := certificate(t)
+	ca := newAuthority(t)
+	cert, key := ca.cert, ca.key
 	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": "no PEM", "good": cert}})
 	refused("{caCertificateRef: {kind: ConfigMap, name: ca}}", "spec.healthCheck.tls.caCertificateRef", "ca.crt")
 	refused("{caCertificateRef: {kind: ConfigMap, name: ca, key: absent}}", "absent")
@@ -140,7 +116,7 @@ func TestRefAppears(t *testing.T) {
 	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}, %s}", f.targets(), pace)
 	h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
-	cert, _ := certificate(t)
+	cert := newAuthority(t).cert
 	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": cert}})
 	h.Within(time.Minute+harness.Patience, "the ConfigMap to be found", func() error {
 		if c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "Accepted"); c.Status != metav1.ConditionTrue {

@@ -1,0 +1,219 @@
+package integration
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/devcluster"
+	"github.com/external-backend/operator/test/harness"
+)
+
+// manyAddresses is more than a datagram of 1,232 bytes holds.
+const manyAddresses = 200
+
+// exampleZone has every name at one address, and "many" at many.
+func exampleZone() string {
+	var text strings.Builder
+	text.WriteString("* A 198.51.100.1\n")
+	for i := range manyAddresses {
+		fmt.Fprintf(&text, "many A 192.0.2.%d\n", i+1)
+	}
+	return text.String()
+}
+
+// tlsBlock is the part of a Corefile that serves exampleZone over TLS.
+func tlsBlock(t *testing.T, port int, pair keyPair) string {
+	t.Helper()
+	zone := filepath.Join(t.TempDir(), "example.com.zone")
+	text := "$ORIGIN example.com.\n$TTL 1\n@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\n" + exampleZone()
+	if err := os.WriteFile(zone, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cert, key := pair.files(t)
+	return fmt.Sprintf("tls://example.com:%d {\n\ttls %s %s\n\tfile %s\n\tlog\n}\n", port, cert, key, zone)
+}
+
+// byDNS applies a backend whose target is the name under example.com that is its own, asked as dns says.
+func byDNS(h *harness.Test, name, dns string) {
+	h.T.Helper()
+	apply(h, name, `
+service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+ports: [{name: web, port: 80, targetPort: 8080}]
+targets: [{name: db, hostname: %s.example.com}]
+dns: {%s, minTTLSeconds: 1}
+`, name, dns)
+}
+
+// waitResolved waits until the backend of byDNS is published and well.
+func waitResolved(h *harness.Test, name string) {
+	h.T.Helper()
+	h.WaitStates(name, oneEndpoint)
+	h.WaitCondition(name, "Resolved", metav1.ConditionTrue, "Resolved")
+	h.WaitReady(name)
+}
+
+// waitUnresolved waits until its status says that it never was resolved, and why.
+func waitUnresolved(h *harness.Test, name, cause string) {
+	h.T.Helper()
+	h.WaitCondition(name, "Resolved", metav1.ConditionFalse, "ResolutionFailed")
+	waitMessage(h, name, "Resolved", `"db"`, cause)
+	waitTarget(h, name, "db", "Unresolved", "ResolutionFailed")
+	h.WaitCondition(name, "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	if is := h.States(name); len(is) > 0 {
+		h.T.Errorf("published is %v", is)
+	}
+}
+
+// transports are the protocols over which a nameserver was asked for a name, by its log.
+func transports(h *harness.Test, s *devcluster.Nameserver, name string) map[string]bool {
+	h.T.Helper()
+	text, err := os.ReadFile(s.Log)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if _, rest, asked := strings.Cut(line, " IN "+name+".example.com. "); asked {
+			protocol, _, _ := strings.Cut(rest, " ")
+			seen[protocol] = true
+		}
+	}
+	return seen
+}
+
+// TestDNSOverTLS: with the right certificate names are resolved; with any other they are not, the status says why, and what helps takes effect at once.
+func TestDNSOverTLS(t *testing.T) {
+	h := parallel(t)
+	readReferences(h)
+	m := h.Machine("dns")
+	ca, other := newAuthority(t), newAuthority(t)
+	names := func() *x509.Certificate {
+		return &x509.Certificate{DNSNames: []string{"dns.example.com"}, IPAddresses: []net.IP{m.V4.AsSlice()}}
+	}
+	expired := names()
+	expired.NotAfter = time.Now().Add(-time.Minute)
+	server := h.StartDNS(m, nil, tlsBlock(t, 853, ca.issue(t, names())), tlsBlock(t, 8531, ca.issue(t, expired)))
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": ca.cert, "other": other.cert}})
+	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string][]byte{"ca.crt": []byte(ca.cert)}})
+
+	const unverified = "TLS verification failed"
+	overTLS := func(port, tls string) string {
+		return fmt.Sprintf(`nameservers: ["%s%s"], transport: TLS, tls: {%s}`, m.V4, port, tls)
+	}
+	right := overTLS("", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}")
+	for _, tc := range []struct{ name, dns, cause string }{
+		{"named", right, ""},
+		{"by-address", overTLS("", "caCertificateRef: {kind: ConfigMap, name: dns-ca, key: ca.crt}"), ""}, // the certificate has it, too
+		{"by-secret", overTLS(":853", "caCertificateRef: {kind: Secret, name: dns-ca}"), ""},
+		{"other-name", overTLS("", "serverName: other.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}"), unverified},
+		{"other-authority", overTLS("", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca, key: other}"), unverified},
+		{"system-roots", overTLS("", "serverName: dns.example.com"), unverified},
+		{"expired", overTLS(":8531", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}"), unverified},
+		{"nobody", overTLS(":8530", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}"), "connection refused"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			byDNS(h, tc.name, tc.dns)
+			if tc.cause != "" {
+				waitUnresolved(h, tc.name, tc.cause)
+				if asked := transports(h, server, tc.name); len(asked) > 0 {
+					t.Errorf("a server that was not verified was asked over %v", asked)
+				}
+				byDNS(h, tc.name, right)
+			}
+			waitResolved(h, tc.name)
+		})
+	}
+
+	// A missing authority is told as such, and nothing is asked without it.
+	byDNS(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: nowhere}"))
+	h.WaitCondition("missing", "Accepted", metav1.ConditionFalse, "RefNotFound")
+	waitMessage(h, "missing", "Accepted", "spec.dns.tls.caCertificateRef", `ConfigMap "nowhere" does not exist`)
+	wantStalled(h, "missing", "RefNotFound")
+	if asked := transports(h, server, "missing"); len(asked) > 0 {
+		t.Errorf("without its authority the server was asked over %v", asked)
+	}
+	byDNS(h, "missing", right)
+	waitResolved(h, "missing")
+	wantStalled(h, "missing", "")
+}
+
+// TestDNSCertificateReplaced: a nameserver whose certificate is no longer good takes nothing away.
+func TestDNSCertificateReplaced(t *testing.T) {
+	h := parallel(t)
+	readReferences(h)
+	m := h.Machine("dns")
+	ca := newAuthority(t)
+	start := func(until time.Time) *devcluster.Nameserver {
+		t.Helper()
+		return h.StartDNS(m, nil, tlsBlock(t, 853, ca.issue(t, &x509.Certificate{DNSNames: []string{"dns.example.com"}, NotAfter: until})))
+	}
+	replace := func(s *devcluster.Nameserver, until time.Time) *devcluster.Nameserver {
+		t.Helper()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return start(until)
+	}
+	s := start(time.Now().Add(time.Hour))
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": ca.cert}})
+	byDNS(h, "web", fmt.Sprintf(`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}}`, m.V4))
+	waitResolved(h, "web")
+	before := take(h, "web", true)
+
+	s = replace(s, time.Now().Add(-time.Minute))
+	h.WaitCondition("web", "Resolved", metav1.ConditionFalse, "ServingStale")
+	waitMessage(h, "web", "Resolved", `"db"`, "TLS verification failed")
+	waitTarget(h, "web", "db", "Unprobed", "ServingStale")
+	waitPicture(h, "web", before, true)
+	h.WaitReady("web")
+	replace(s, time.Now().Add(time.Hour))
+	waitResolved(h, "web")
+	waitPicture(h, "web", before, true)
+}
+
+// TestDNSOverTCP: TCP where the spec says so, and where an answer does not fit a datagram.
+func TestDNSOverTCP(t *testing.T) {
+	h := parallel(t)
+	m := h.Machine("dns")
+	s := h.StartDNS(m, map[string]string{"example.com": exampleZone()})
+	several := harness.States{}
+	for i := range manyAddresses {
+		several[netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 8080)] = harness.Healthy
+	}
+	for _, tc := range []struct {
+		name, transport string
+		endpoints       harness.States
+		asked           []string
+	}{
+		{"plain", "UDP", oneEndpoint, []string{"udp"}},
+		{"stream", "TCP", oneEndpoint, []string{"tcp"}},
+		{"many", "UDP", several, []string{"udp", "tcp"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			byDNS(h, tc.name, fmt.Sprintf(`nameservers: ["%s"], transport: %s`, m.V4, tc.transport))
+			h.WaitStates(tc.name, tc.endpoints)
+			h.WaitCondition(tc.name, "Resolved", metav1.ConditionTrue, "Resolved")
+			asked := transports(h, s, tc.name)
+			for _, protocol := range tc.asked {
+				if !asked[protocol] {
+					t.Errorf("it was asked over %v", asked)
+				}
+			}
+			if len(asked) != len(tc.asked) {
+				t.Errorf("it was asked over %v, not %v", asked, tc.asked)
+			}
+		})
+	}
+}

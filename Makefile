@@ -128,7 +128,7 @@ test-unit: ## Run the tests that need no cluster and no root
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp chooses among those beside the code they measure
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
-	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-scale)
+	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-scale bench-names)
 
 .PHONY: bench-slices
 bench-slices: ## Lead the slice planner and upstream's reconciler through the same traces, some ten minutes
@@ -138,6 +138,11 @@ bench-slices: ## Lead the slice planner and upstream's reconciler through the sa
 bench-scale: packages ## Measure 110,000 endpoints on a development cluster, some ten minutes (root)
 	cd test && go build -trimpath -o ../bin/scale ./bench/scale
 	bin/scale
+
+.PHONY: bench-names
+bench-names: packages ## Change DNS records on a development cluster until they are published, some five minutes (root)
+	cd test && go build -trimpath -o ../bin/names ./bench/names
+	bin/names
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME

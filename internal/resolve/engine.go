@@ -335,7 +335,7 @@ func (e *Engine) learn(r *record, found result, slow bool) []types.NamespacedNam
 	now := time.Now()
 	r.busy, r.slow = false, slow
 	before := r.kind
-	changed := r.apply(found, now, r.keep())
+	changed := e.applyLocked(r, found, now)
 	if before != r.kind {
 		e.options.Log.V(1).Info("DNS answers differ in kind", "name", r.name, "result", found.label())
 	}

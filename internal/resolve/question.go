@@ -15,6 +15,7 @@ type owner struct {
 	settings  settings
 	questions map[Question]*question
 	hosts     int // of all service questions
+	kept      int // data of all records that they are tied to
 }
 
 // question is one owner's question, with what has to be remembered of its earlier views: what was

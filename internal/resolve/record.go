@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"hash/maphash"
 	"slices"
 	"time"
@@ -45,6 +46,8 @@ type recordKey struct {
 // history is a record's past, as far as it can matter to any owner.
 type history struct {
 	entries []entry       // sorted by compareData: what good answers said
+	room    int           // for entries, at most maxKept; 0 = maxKept
+	omitted int           // data of the latest good answer that there was no room for
 	goodAt  time.Time     // the latest good answer; zero = none that is still believed
 	ttl     time.Duration // of the latest answer that has one: good, or a denial
 	goodTTL time.Duration // of the latest good answer
@@ -85,7 +88,10 @@ func (h *history) apply(r result, now time.Time, keep time.Duration) (changed bo
 		if before != kindGood && before != kindNone {
 			h.thaw(now.Sub(h.badSince))
 		}
-		changed = h.merge(r.data, now, keep) || changed
+		data := h.fit(r.data)
+		omitted := len(r.data) - len(data)
+		changed = h.merge(data, now, keep) || changed || h.omitted != omitted
+		h.omitted = omitted
 		h.goodAt, h.goodTTL, h.wasGood, h.settled = now, r.ttl, true, true
 		h.noDataFrom, h.noDataTo = time.Time{}, time.Time{}
 	case kindNoData:
@@ -125,6 +131,26 @@ func (h *history) thaw(by time.Duration) {
 	}
 }
 
+func (h *history) limit() int { return min(cmp.Or(h.room, maxKept), maxKept) }
+
+// fit leaves of an answer's data (sorted, each once) what there is room for: that which is known first.
+func (h *history) fit(data []datum) []datum {
+	if len(data) <= h.limit() {
+		return data
+	}
+	fitting := make([]datum, 0, h.limit())
+	for _, known := range []bool{true, false} {
+		for _, d := range data {
+			_, ok := slices.BinarySearchFunc(h.entries, d, func(e entry, d datum) int { return compareData(e.datum, d) })
+			if ok == known && len(fitting) < h.limit() {
+				fitting = append(fitting, d)
+			}
+		}
+	}
+	slices.SortFunc(fitting, compareData)
+	return fitting
+}
+
 // merge makes the answer's data (sorted, each once) the present one, marks what it lacks as gone,
 // and forgets what has been gone for longer than keep.
 func (h *history) merge(data []datum, now time.Time, keep time.Duration) (changed bool) {
@@ -147,7 +173,7 @@ func (h *history) merge(data []datum, now time.Time, keep time.Duration) (change
 	for _, e := range old {
 		merged, changed = appendGone(merged, e, now, keep, changed)
 	}
-	h.entries = bounded(merged)
+	h.entries = bounded(merged, h.limit())
 	return changed
 }
 
@@ -162,8 +188,8 @@ func appendGone(to []entry, e entry, now time.Time, keep time.Duration, changed 
 }
 
 // bounded drops the entries that have been gone longest where there are too many.
-func bounded(entries []entry) []entry {
-	excess := len(entries) - maxKept
+func bounded(entries []entry, most int) []entry {
+	excess := len(entries) - most
 	if excess <= 0 {
 		return entries
 	}
@@ -174,7 +200,7 @@ func bounded(entries []entry) []entry {
 		}
 	}
 	slices.SortFunc(times, time.Time.Compare)
-	limit := times[excess-1] // one answer holds less than maxKept
+	limit := times[excess-1] // one answer holds no more than that
 	return slices.DeleteFunc(entries, func(e entry) bool {
 		return !e.gone.IsZero() && !e.gone.After(limit)
 	})

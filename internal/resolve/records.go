@@ -35,6 +35,7 @@ func (e *Engine) acquireLocked(q *question, name string, t qtype, now time.Time)
 		e.records[key] = r
 	}
 	r.users[q] = struct{}{}
+	q.owner.kept += len(r.entries)
 	e.rescheduleLocked(r, now)
 	return r
 }
@@ -44,6 +45,7 @@ func (e *Engine) releaseLocked(q *question, r *record, now time.Time) {
 		return
 	}
 	delete(r.users, q)
+	q.owner.kept -= len(r.entries)
 	if len(r.users) == 0 && !r.busy {
 		e.retireLocked(r, now)
 	} else {
@@ -101,9 +103,26 @@ func (e *Engine) updateLocked(q *question, now time.Time) bool {
 	return changed
 }
 
-// maxOwnerHosts bounds the hosts behind all services of one owner: what one object costs is not the
-// decision of foreign zones.
-const maxOwnerHosts = 10_000
+// maxOwnerHosts bounds the hosts behind all services of one owner, and maxOwnerData the data of all records that it wants,
+// but that each holds one: what one object costs is not the decision of foreign zones.
+const (
+	maxOwnerHosts = 10_000
+	maxOwnerData  = 2 * maxOwnerHosts
+)
+
+// applyLocked takes over a lookup's result, as far as the record's owners have room for it: the one that has most decides.
+func (e *Engine) applyLocked(r *record, found result, now time.Time) (changed bool) {
+	before := len(r.entries)
+	r.room = 1
+	for q := range r.users {
+		r.room = max(r.room, max(maxOwnerData, e.options.MaxAddresses)-q.owner.kept+before)
+	}
+	changed = r.apply(found, now, r.keep())
+	for q := range r.users {
+		q.owner.kept += len(r.entries) - before
+	}
+	return changed
+}
 
 // syncHostsLocked ties a service question to the hosts that may be published; where there are too
 // many, those it knows come first.

@@ -242,6 +242,96 @@ func TestSlowNamesDelayNoOthers(t *testing.T) {
 	})
 }
 
+// many is a reply with n addresses, other ones each time.
+func many(n int) reply {
+	round := 0
+	return func(context.Context, netip.AddrPort) (answer, error) {
+		round++
+		a := answer{ttl: time.Second}
+		for i := range n {
+			a.data = append(a.data, datum{ip: netip.AddrFrom4([4]byte{10, byte(round), byte(i >> 8), byte(i)})})
+		}
+		return a, nil
+	}
+}
+
+// Zones decide how much their names answer, not how much of that is kept for one owner. Nobody else has less for it.
+func TestDataOfOneOwnerAreBounded(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		var wanted []Wanted
+		for i := range 100 {
+			wanted = append(wanted, name(fmt.Sprintf("n%d.example.com", i), IPv4))
+			h.dns.set(wanted[i].Name+" A", many(2000))
+		}
+		live := name("live.example.com", IPv4)
+		h.dns.set("live.example.com A", records(10*time.Second, "192.0.2.1", "192.0.2.2"))
+		cfg := defaultConfig()
+		cfg.RemovalDelay = time.Hour
+		h.start()
+		h.Sync(owner1, cfg, append(wanted, live))
+		h.Sync(owner2, defaultConfig(), []Wanted{live})
+		h.pass(20 * time.Second)
+		kept := 0
+		for _, r := range h.records {
+			if len(r.entries) == 0 {
+				t.Errorf("of %s nothing is kept", r.name)
+			}
+			kept += len(r.entries)
+		}
+		if most := maxOwnerData + len(h.records); kept > most || kept < maxOwnerData {
+			t.Errorf("%d data are kept, not about %d", kept, maxOwnerData)
+		}
+		if o := h.owners[owner1]; o.kept != kept {
+			t.Errorf("%d data are counted, of %d", o.kept, kept)
+		}
+		full := 0
+		for q, a := range h.Snapshot(owner1) {
+			if q != live.Question && (a.Status != Current || len(a.Addrs) == 0 || a.Omitted == 0) {
+				t.Fatalf("%s is %s with %d addresses, %d omitted", q.Name, a.Status, len(a.Addrs), a.Omitted)
+			}
+			if len(a.Addrs) == defaultMaxAddresses {
+				full++
+			}
+		}
+		if full == 0 {
+			t.Error("no name has all that it may have")
+		}
+		h.want(owner2, live, current("192.0.2.1", "192.0.2.2"))
+
+		h.Sync(owner1, cfg, []Wanted{live})
+		h.pass(time.Minute)
+		if o := h.owners[owner1]; o.kept != 2 {
+			t.Errorf("%d data are counted for an owner who wants two", o.kept)
+		}
+		h.want(owner1, live, current("192.0.2.1", "192.0.2.2"))
+	})
+}
+
+// A service of many ports on a host of many addresses is their product, of which no more is ever held than a record holds.
+func TestServicesOfManyAddressesAreBounded(t *testing.T) {
+	inBubble(t, func(h *harness) {
+		var ports []datum
+		for i := range 3000 {
+			ports = append(ports, datum{host: "a.example.com", port: uint16(i + 1)})
+		}
+		h.dns.set("_db._tcp.example.com SRV", services(10*time.Second, ports...))
+		h.dns.set("a.example.com A", many(4000))
+		db := Wanted{Question: Question{Name: "_db._tcp.example.com", SRV: true, Families: IPv4}}
+		h.Sync(owner1, defaultConfig(), []Wanted{db})
+		h.start()
+		h.pass(time.Second)
+		a := h.Snapshot(owner1)[db.Question]
+		if len(a.Addrs) != defaultMaxAddresses || a.Omitted == 0 {
+			t.Errorf("there are %d addresses, %d omitted", len(a.Addrs), a.Omitted)
+		}
+		for _, q := range h.owners[owner1].questions {
+			if v := q.view(time.Now()); len(v.addrs) > 2*maxKept {
+				t.Errorf("a view holds %d addresses", len(v.addrs))
+			}
+		}
+	})
+}
+
 // Names that were answered at the same time are not asked for again at the same time.
 func TestJitter(t *testing.T) {
 	seen := map[time.Duration]int{}

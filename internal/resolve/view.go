@@ -242,6 +242,7 @@ func viewName(p pair, seed time.Time, o settings, now time.Time) view {
 		if s.serving {
 			entries, next := h.visible(o, now)
 			v.next = soonest(now, v.next, next)
+			v.omitted += h.omitted
 			for _, e := range entries {
 				v.unsorted = append(v.unsorted, ranked{Addr: Addr{IP: e.ip}})
 			}
@@ -261,16 +262,18 @@ func viewService(service *history, hosts map[string]pair, seed time.Time, o sett
 	if s.serving {
 		entries, next := service.visible(o, now)
 		v.next = soonest(now, v.next, next)
+		v.omitted += service.omitted
 		ranks := rankPriorities(entries)
 		for _, e := range entries {
 			p, ok := hosts[e.host]
-			if !ok || e.port == 0 {
+			if !ok || e.port == 0 || len(v.unsorted) >= maxKept { // many ports of one host with many addresses
 				v.omitted++
 				continue
 			}
 			present := e.gone.IsZero()
 			h := viewName(p, time.Time{}, o, now)
 			v.next = soonest(now, v.next, h.next)
+			v.omitted += h.omitted
 			for _, a := range h.addrs {
 				v.unsorted = append(v.unsorted, ranked{Addr: Addr{IP: a.IP, Port: e.port, Rank: ranks[e.priority]}, gone: !present})
 			}

@@ -35,8 +35,7 @@ const (
 	periodOfOne  = 60
 
 	flips    = 100
-	flipRest = 400 * time.Millisecond // between flips: more than what the operator coalesces within
-	settle   = 25 * time.Second       // more than twice the least time between two writes of a status
+	settle   = 25 * time.Second // more than twice the least time between two writes of a status
 	rest     = 2 * time.Minute
 	patience = 8 * time.Minute // bounds each wait
 )
@@ -80,14 +79,15 @@ func (b *bench) startTargets(ctx context.Context) (*targets, error) {
 	if err := machine.AddAddresses(meter.Prefix); err != nil {
 		return nil, err
 	}
-	t := &targets{machine: machine, sick: map[netip.Addr]bool{}}
+	t := &targets{machine: machine}
 	if t.dns, err = machine.StartDNS(ctx, map[string]string{zone: records(names, perName, all)}, ""); err != nil {
 		return nil, err
 	}
-	if t.listener, err = machine.Listen("tcp", fmt.Sprintf(":%d", port)); err != nil {
+	listener, err := machine.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
 		return nil, errors.Join(err, t.dns.Close())
 	}
-	t.done.Go(t.serve)
+	t.Flippers = meter.StartFlippers(listener)
 	return t, nil
 }
 
@@ -101,8 +101,7 @@ func (b *bench) close() {
 		b.ledger.Close()
 	}
 	if t := b.targets; t != nil {
-		t.listener.Close()
-		t.done.Wait()
+		t.Close()
 		if err := t.dns.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
@@ -303,26 +302,12 @@ var (
 	ofMany = func(a netip.Addr) bool { return a.Compare(firstOfOne) < 0 }
 )
 
-// flipping lets one target after the other change its answer to a check, and measures from that answer to the moment when a watch has delivered the
-// slice that says so: the probe's end, the verdict, the plan, the acknowledged write, and the watch's own delay.
+// flipping measures flips of wanted targets.
 func (b *bench) flipping(wanted func(netip.Addr) bool) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		var took meter.Spread
-		for range flips {
-			select {
-			case <-b.targets.turnNext(wanted):
-			case <-ctx.Done():
-				return "", fmt.Errorf("%w, after %d flips", ctx.Err(), len(took))
-			}
-			target, since := b.targets.lastTurn()
-			at, err := b.ledger.AwaitFlip(ctx, target, since)
-			if err != nil {
-				return "", fmt.Errorf("flip of %s: %w", target, err)
-			}
-			took = append(took, at.Sub(since))
-			if _, err := b.sleeping(flipRest)(ctx); err != nil {
-				return "", err
-			}
+		took, err := b.targets.Flip(ctx, b.ledger, flips, wanted)
+		if err != nil {
+			return "", err
 		}
 		return took.String(), nil
 	}

@@ -28,11 +28,12 @@ func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool,
 		}
 		return time.Duration(*value) * time.Second
 	}
+	maxTTL := cmp.Or(spec.MaxTTLSeconds, 3600)
 	c := resolve.Config{
 		Nameservers:  nameservers,
 		Transport:    resolve.Transport(cmp.Or(spec.Transport, v1alpha1.DNSTransportUDP)),
-		MinTTL:       time.Duration(cmp.Or(spec.MinTTLSeconds, 5)) * time.Second,
-		MaxTTL:       time.Duration(cmp.Or(spec.MaxTTLSeconds, 3600)) * time.Second,
+		MinTTL:       time.Duration(min(cmp.Or(spec.MinTTLSeconds, 5), maxTTL)) * time.Second, // the longest wins
+		MaxTTL:       time.Duration(maxTTL) * time.Second,
 		Stale:        seconds(spec.StaleSeconds, 86400),
 		RemovalDelay: time.Duration(spec.RemovalDelaySeconds) * time.Second,
 		NoQueries:    noQueries,
@@ -80,63 +81,84 @@ func families(f plan.Families) resolve.Families {
 	return out
 }
 
-// wanted are the names of the targets that are to be looked up, by target, each with what is published for that target.
-func wanted(b *v1alpha1.ExternalBackend, f plan.Families, published []plan.Endpoint) map[string]resolve.Wanted {
-	out := map[string]resolve.Wanted{}
+// names are those of the targets that are to be looked up, by target.
+type names map[string]resolve.Question
+
+func wanted(b *v1alpha1.ExternalBackend, f plan.Families) names {
+	out := names{}
 	for i := range b.Spec.Targets {
 		t := &b.Spec.Targets[i]
 		if name := cmp.Or(t.Hostname, t.SRVName); name != "" && t.State != v1alpha1.TargetStateDisabled {
-			out[t.Name] = resolve.Wanted{Question: resolve.Question{Name: name, SRV: t.SRVName != "", Families: families(f)}}
+			out[t.Name] = resolve.Question{Name: name, SRV: t.SRVName != "", Families: families(f)}
 		}
 	}
+	return out
+}
+
+// seeds are what is published for each of the targets that choose approves.
+func (n names) seeds(b *v1alpha1.ExternalBackend, published []plan.Endpoint, choose func(target string) bool) map[string][]resolve.Addr {
+	out := map[string][]resolve.Addr{}
 	for i := range published {
 		e := &published[i]
-		w, ok := out[e.Target]
-		if !ok || !e.DrainUntil.IsZero() {
+		question, ok := n[e.Target]
+		if !ok || !e.DrainUntil.IsZero() || !choose(e.Target) {
 			continue
 		}
 		seed := resolve.Addr{IP: e.Addr, Rank: e.Rank}
-		if w.SRV { // the record's port stands in the first of spec.ports
+		if question.SRV { // the record's port stands in the first of spec.ports
 			for _, p := range e.Ports {
 				if p.Name == b.Spec.Ports[0].Name {
 					seed.Port = uint16(p.Port)
 				}
 			}
 		}
-		w.Seed = append(w.Seed, seed)
-		out[e.Target] = w
+		out[e.Target] = append(out[e.Target], seed)
 	}
 	return out
 }
 
 // questions are what the resolver is to keep true. Only at the start is what stands in the slices the last good answer of a name: later on the engine knows
 // better, and a target whose name was changed must not go on with the old one's addresses.
-func questions(names map[string]resolve.Wanted, start bool) []resolve.Wanted {
-	out := make([]resolve.Wanted, 0, len(names))
-	for _, w := range names {
-		if !start {
-			w.Seed = nil
-		}
-		out = append(out, w)
+func (n names) questions(b *v1alpha1.ExternalBackend, published []plan.Endpoint, start bool) []resolve.Wanted {
+	var seeds map[string][]resolve.Addr
+	if start {
+		seeds = n.seeds(b, published, func(string) bool { return true })
+	}
+	out := make([]resolve.Wanted, 0, len(n))
+	for target, question := range n {
+		out = append(out, resolve.Wanted{Question: question, Seed: seeds[target]})
 	}
 	return out
 }
 
 // answers turns the resolver's snapshot into one answer a target. Until a changed name has its first answer its target keeps what is published for it.
-func answers(names map[string]resolve.Wanted, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
-	out := make(map[string]plan.Answer, len(names))
-	for target, w := range names {
-		a, ok := snapshot[w.Question]
+func (n names) answers(b *v1alpha1.ExternalBackend, published []plan.Endpoint, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
+	out := make(map[string]plan.Answer, len(n))
+	waiting := map[string]bool{}
+	for target, question := range n {
+		a, ok := snapshot[question]
 		if !ok || a.Status == resolve.Pending && len(a.Addrs) == 0 {
-			a = resolve.Answer{Status: resolve.Pending, Addrs: w.Seed}
+			waiting[target] = true
+			a = resolve.Answer{Status: resolve.Pending}
 		}
-		addrs := make([]plan.Addr, len(a.Addrs))
-		for i, addr := range a.Addrs {
-			addrs[i] = plan.Addr(addr)
-		}
-		out[target] = plan.Answer{Status: plan.AnswerStatus(a.Status), Addrs: addrs, Reason: a.Reason, Cause: a.Cause, Omitted: a.Omitted}
+		out[target] = answer(&a)
+	}
+	if len(waiting) == 0 {
+		return out
+	}
+	for target, seed := range n.seeds(b, published, func(target string) bool { return waiting[target] }) {
+		out[target] = answer(&resolve.Answer{Status: resolve.Pending, Addrs: seed})
 	}
 	return out
+}
+
+// answer is one of the resolver's in the planner's words.
+func answer(a *resolve.Answer) plan.Answer {
+	addrs := make([]plan.Addr, len(a.Addrs))
+	for i, addr := range a.Addrs {
+		addrs[i] = plan.Addr(addr)
+	}
+	return plan.Answer{Status: plan.AnswerStatus(a.Status), Addrs: addrs, Reason: a.Reason, Cause: a.Cause, Omitted: a.Omitted}
 }
 
 // healthCheck is spec.healthCheck with its defaults, as the prober wants it; nil without one.
@@ -196,12 +218,19 @@ func probeEndpoints(probes []plan.Probe) []probe.Endpoint {
 	return out
 }
 
-// verdicts are the prober's states in the planner's words.
-func verdicts(snapshot map[probe.ID]probe.State) func(plan.ProbeID) plan.ProbeState {
-	return func(id plan.ProbeID) plan.ProbeState {
-		s := snapshot[probe.ID(id)]
-		return plan.ProbeState{Verdict: plan.Verdict(s.Verdict), Reason: s.Reason}
+// dialled are the addresses of probes, each with the name that its target was given by, "" for a literal one.
+func dialled(b *v1alpha1.ExternalBackend, probes []plan.Probe) map[netip.AddrPort]string {
+	targets := make(map[string]string, len(b.Spec.Targets))
+	for i := range b.Spec.Targets {
+		t := &b.Spec.Targets[i]
+		targets[t.Name] = t.Hostname + t.SRVName
 	}
+	out := make(map[netip.AddrPort]string, len(probes))
+	for i := range probes {
+		p := &probes[i]
+		out[p.Dial] = cmp.Or(p.Host, targets[p.ID.Target])
+	}
+	return out
 }
 
 // permit asks policy in the planner's words.

@@ -19,12 +19,16 @@ import (
 // memory is what one ExternalBackend's reconciles hand on to the next one. All of it can be lost: what matters is read back from the cluster. But for dial, it belongs
 // to the one reconcile of its key that runs at a time.
 type memory struct {
+	// uid is the ExternalBackend's: one that is made anew under the same name begins anew.
+	uid types.UID
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState
-	probes  []plan.Probe
-	states  map[probe.ID]probe.State
-	refs    references
+	verdicts
+	// endpoints are the probes in the engine's words, as of generation.
+	endpoints  []probe.Endpoint
+	generation int64
+	refs       references
 
 	// service and slices are what was written last, until the cache has seen it, so that a stale cache, or an API server that can be written but not watched,
 	// makes nobody plan on what is past.

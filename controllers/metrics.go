@@ -44,12 +44,12 @@ func (m *Metrics) forget(key types.NamespacedName) {
 }
 
 // transitions counts the verdicts that changed.
-func (m *Metrics) transitions(before, after map[probe.ID]probe.State) {
-	for id, is := range after {
-		if was := before[id].Verdict; was == is.Verdict {
+func (m *Metrics) transitions(news []transition) {
+	for _, t := range news {
+		if t.was.Verdict == t.is.Verdict {
 			continue
 		}
-		switch is.Verdict {
+		switch t.is.Verdict {
 		case probe.Healthy:
 			m.changes.WithLabelValues(string(v1alpha1.ObservedStateHealthy)).Inc()
 		case probe.Unhealthy:

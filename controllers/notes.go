@@ -1,10 +1,11 @@
 package controllers
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,11 @@ const (
 )
 
 // note is an event to be. about is the part of the ExternalBackend that it is about: events that differ in nothing but their text are merged under the first text.
-type note struct{ kind, reason, action, text, about string }
+type note struct {
+	kind, reason, action, text, about string
+	// ofMany: it is about one of many endpoints.
+	ofMany bool
+}
 
 // on says what the note is about.
 func (n note) on(format string, args ...any) note {
@@ -82,33 +87,24 @@ func conditionNotes(before, after []metav1.Condition) []note {
 }
 
 // endpointNotes tell which endpoints changed their verdict. The first verdict is news only where it is a bad one.
-func endpointNotes(before, after map[probe.ID]probe.State) []note {
-	var changed []probe.ID
-	for id, is := range after {
-		if was := before[id]; is.Verdict != was.Verdict || is.Flapping != was.Flapping {
-			changed = append(changed, id)
-		}
-	}
-	slices.SortFunc(changed, func(a, b probe.ID) int {
-		return cmp.Or(cmp.Compare(a.Target, b.Target), a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port))
-	})
+func endpointNotes(news []transition) []note {
 	var out []note
-	for _, id := range changed {
-		was, is := before[id], after[id]
+	for _, t := range news {
 		switch {
-		case is.Flapping && !was.Flapping:
-			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s is flapping: its return is held back.", id.Target, id.Addr).onEndpoint(id))
-		case is.Verdict == was.Verdict:
-		case is.Verdict == probe.Unhealthy:
-			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", id.Target, id.Addr, is.Reason).onEndpoint(id))
-		case is.Verdict == probe.Healthy && was.Verdict == probe.Unhealthy:
-			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", id.Target, id.Addr).onEndpoint(id))
+		case t.is.Flapping && !t.was.Flapping:
+			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s is flapping: its return is held back.", t.id.Target, t.id.Addr).onEndpoint(t.id))
+		case t.is.Verdict == t.was.Verdict:
+		case t.is.Verdict == probe.Unhealthy:
+			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", t.id.Target, t.id.Addr, t.is.Reason).onEndpoint(t.id))
+		case t.is.Verdict == probe.Healthy && t.was.Verdict == probe.Unhealthy:
+			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", t.id.Target, t.id.Addr).onEndpoint(t.id))
 		}
 	}
 	return out
 }
 
 func (n note) onEndpoint(id probe.ID) note {
+	n.ofMany = true
 	return n.on("spec.targets{%s}{%s}", id.Target, netip.AddrPortFrom(id.Addr, id.Port))
 }
 
@@ -129,38 +125,43 @@ func trafficNotes(before, after *int32, failedOpen, failOpen bool) []note {
 	return out
 }
 
-// Of each object at most eventBurst events are told within eventWindow; the others are counted and summed up in one.
+// Of each object at most eventBurst events are told within eventWindow, of which eventsOfMany, those about single endpoints, leave some for what says more; the others are
+// counted and summed up in one.
 const (
-	eventBurst  = 10
-	eventWindow = time.Minute
+	eventBurst   = 10
+	eventsOfMany = 7
+	eventWindow  = time.Minute
 )
 
 // eventBudget is what one object may still tell.
 type eventBudget struct {
 	since   time.Time // the window's begin
 	told    int
-	omitted int
+	omitted map[string]int // by reason
 }
 
 // next is when what was omitted can be summed up; zero where nothing was.
 func (e *eventBudget) next() time.Time {
-	if e.omitted == 0 {
+	if len(e.omitted) == 0 {
 		return time.Time{}
 	}
 	return e.since.Add(eventWindow)
 }
 
-// emit tells the notes, as far as the budget goes. The last event of a window is kept for the sum of those omitted in the one before.
+// emit tells the notes, as far as the budget goes.
 func (e *eventBudget) emit(recorder events.EventRecorder, b *v1alpha1.ExternalBackend, notes []note, now time.Time) {
 	if now.Sub(e.since) >= eventWindow {
-		if e.omitted > 0 {
-			notes = append([]note{normal(eventSummary, "Reconcile", "%d more events in the minute before.", e.omitted)}, notes...)
+		if len(e.omitted) > 0 {
+			notes = append([]note{e.summary()}, notes...)
 		}
 		*e = eventBudget{since: now}
 	}
 	for _, n := range notes {
-		if e.told == eventBurst {
-			e.omitted++
+		if e.told >= eventBurst || n.ofMany && e.told >= eventsOfMany {
+			if e.omitted == nil {
+				e.omitted = map[string]int{}
+			}
+			e.omitted[n.reason]++
 			continue
 		}
 		e.told++
@@ -170,4 +171,13 @@ func (e *eventBudget) emit(recorder events.EventRecorder, b *v1alpha1.ExternalBa
 		}
 		recorder.Eventf(b, related, n.kind, n.reason, n.action, "%s", n.text)
 	}
+}
+
+// summary counts what was omitted in the window that ends.
+func (e *eventBudget) summary() note {
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(e.omitted)) {
+		parts = append(parts, fmt.Sprintf("%d %s", e.omitted[reason], reason))
+	}
+	return normal(eventSummary, "Reconcile", "More events in the minute before: %s.", strings.Join(parts, ", "))
 }

@@ -150,11 +150,11 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
 		switch {
 		case apierrors.IsNotFound(err): // its slices are about to follow it
-			o.handover = append(o.handover, plan.Published(theirs)...)
+			o.handover = append(o.handover, plan.Published(theirs).Endpoints...)
 		case err != nil:
 			return err
 		case olderThan(&sibling, b):
-			o.older = append(o.older, plan.Published(theirs)...)
+			o.older = append(o.older, plan.Published(theirs).Endpoints...)
 		}
 	}
 	var endpoints metav1.PartialObjectMetadata
@@ -205,7 +205,7 @@ func (r *Reconciler) readHandover(ctx context.Context, service types.NamespacedN
 			return err
 		}
 	}
-	o.handover = append(o.handover, plan.Published(full)...)
+	o.handover = append(o.handover, plan.Published(full).Endpoints...)
 	if o.yieldingEndpoints == nil {
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +46,8 @@ type Resolver interface {
 // Prober keeps endpoints probed; it is *probe.Engine.
 type Prober interface {
 	Sync(owner types.NamespacedName, check *probe.Check, endpoints []probe.Endpoint)
-	Snapshot(owner types.NamespacedName) map[probe.ID]probe.State
+	// States are parallel to the endpoints of the last Sync.
+	States(owner types.NamespacedName) []probe.State
 	Forget(owner types.NamespacedName)
 }
 
@@ -91,6 +91,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	m := r.memories.of(req.NamespacedName)
+	if m.uid != b.UID { // another one of that name
+		r.forget(req.NamespacedName)
+		m = r.memories.of(req.NamespacedName)
+		m.uid = b.UID
+	}
 	var outcome outcome
 	for range maxAttempts {
 		o, err := r.observe(ctx, &b, m)
@@ -224,7 +229,7 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 	key := client.ObjectKeyFromObject(b)
 	r.Prober.Forget(key)
 	r.Resolver.Forget(key)
-	m.tier, m.probes, m.states, m.started = nil, nil, nil, false
+	m.tier, m.verdicts, m.endpoints, m.started = nil, verdicts{}, nil, false
 	m.setDial(nil)
 }
 
@@ -261,21 +266,21 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	key := client.ObjectKeyFromObject(b)
 	front := o.front(b)
 	published := plan.Published(o.slices)
-	names := wanted(b, front.Families, published)
-	r.Resolver.Sync(key, r.dns(b, o, m, out), questions(names, !m.started))
+	standing := published.Endpoints
+	names := wanted(b, front.Families)
+	r.Resolver.Sync(key, r.dns(b, o, m, out), names.questions(b, standing, !m.started))
 
-	standing := slices.Concat(published, o.handover)
+	published.Add(o.handover)
 	candidates := plan.FindCandidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
-		Answers: answers(names, r.Resolver.Snapshot(key)), Permit: permit(o.view),
-		Published: standing, Status: o.status, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Answers: names.answers(b, standing, r.Resolver.Snapshot(key)), Permit: permit(o.view),
+		Published: published, Status: o.status, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	})
-	m.probes = candidates.Probes()
-	r.probe(key, b, m)
+	r.probe(b, &candidates, m)
 	m.started = true
 
 	publication := plan.Publish(plan.PublishInput{
-		Backend: b, Published: published, State: verdicts(m.states), Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
+		Backend: b, Published: standing, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
 	m.tier = &publication.Tier
 	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover)
@@ -290,28 +295,21 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 }
 
 // probe hands the planned probes to the engine and takes its verdicts.
-func (r *Reconciler) probe(key types.NamespacedName, b *v1alpha1.ExternalBackend, m *memory) {
+func (r *Reconciler) probe(b *v1alpha1.ExternalBackend, c *plan.Candidates, m *memory) {
+	key := client.ObjectKeyFromObject(b)
 	if b.Spec.HealthCheck == nil {
 		r.Prober.Forget(key)
 		m.setDial(nil)
-		m.states = nil
+		m.verdicts, m.endpoints = verdicts{}, nil
 		return
 	}
-	dial := make(map[netip.AddrPort]string, len(m.probes))
-	targets := make(map[string]string, len(b.Spec.Targets))
-	for i := range b.Spec.Targets {
-		t := &b.Spec.Targets[i]
-		targets[t.Name] = t.Hostname + t.SRVName
+	probes, changed := c.Probes(m.probes)
+	if changed || m.endpoints == nil || m.generation != b.Generation {
+		m.endpoints, m.generation = probeEndpoints(probes), b.Generation
+		m.setDial(dialled(b, probes))
 	}
-	for _, p := range m.probes {
-		dial[p.Dial] = targets[p.ID.Target]
-		if p.Host != "" {
-			dial[p.Dial] = p.Host
-		}
-	}
-	m.setDial(dial)
-	r.Prober.Sync(key, healthCheck(b.Spec.HealthCheck, m.refs), probeEndpoints(m.probes))
-	m.states = r.Prober.Snapshot(key)
+	r.Prober.Sync(key, healthCheck(b.Spec.HealthCheck, m.refs), m.endpoints)
+	m.verdicts = verdicts{probes: probes, states: r.Prober.States(key)}
 }
 
 // PermitDial asks policy once more, at the moment at which the probing engine dials.

@@ -12,10 +12,9 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
-	"github.com/external-backend/operator/internal/probe"
 )
 
-// statusPeriod is the least time between two writes of status that change no condition.
+// statusPeriod is the least time between two writes of status that change neither a condition nor the active tier.
 const statusPeriod = 10 * time.Second
 
 // report writes the status where it has changed, and tells events and metrics. It returns when a status that was held back is due.
@@ -36,7 +35,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1alpha1.ExternalBacken
 	if equality.Semantic.DeepEqual(before, after) {
 		return time.Time{}, nil
 	}
-	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && sameConditions(before.Conditions, after.Conditions) {
+	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && sameConditions(before.Conditions, after.Conditions) && sameTier(before.ActivePriority, after.ActivePriority) {
 		return due, nil
 	}
 	old, changed := b.DeepCopy(), b.DeepCopy()
@@ -46,6 +45,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1alpha1.ExternalBacken
 	}
 	m.status, m.statusTime = &after, r.now()
 	return time.Time{}, nil
+}
+
+func sameTier(before, after *int32) bool {
+	if before == nil || after == nil {
+		return before == after
+	}
+	return *before == *after
 }
 
 // sameConditions: nothing that a user waits for has changed.
@@ -70,17 +76,18 @@ func (r *Reconciler) verdictNotes(b *v1alpha1.ExternalBackend, status v1alpha1.E
 	}
 	var notes []note
 	if m.told != nil {
-		notes = append(endpointNotes(m.told.states, m.states), trafficNotes(m.told.tier, status.ActivePriority, m.told.failOpen, p.FailOpen)...)
-		r.Metrics.transitions(m.told.states, m.states)
+		news := m.verdicts.since(m.told.verdicts)
+		notes = append(trafficNotes(m.told.tier, status.ActivePriority, m.told.failOpen, p.FailOpen), endpointNotes(news)...)
+		r.Metrics.transitions(news)
 	}
-	m.told = &told{states: m.states, tier: status.ActivePriority, failOpen: p.FailOpen}
+	m.told = &told{verdicts: m.verdicts, tier: status.ActivePriority, failOpen: p.FailOpen}
 	r.Metrics.endpoints(client.ObjectKeyFromObject(b), plan.CountStates(out.status.Candidates, p))
 	return notes
 }
 
 // told is what events and metrics have told of.
 type told struct {
-	states   map[probe.ID]probe.State
+	verdicts
 	tier     *int32
 	failOpen bool
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -275,7 +274,7 @@ func (w *world) state() string {
 			fmt.Fprintf(&out, "foreign %s\n", s.Name)
 		}
 	}
-	published := plan.Published(stand)
+	published := plan.Published(stand).Endpoints
 	if len(published) != total {
 		w.t.Errorf("%d endpoints stand in the slices, of which %d differ", total, len(published))
 	}
@@ -306,7 +305,7 @@ func (w *world) endpoints() map[netip.Addr]plan.Endpoint {
 		all = append(all, &list.Items[i])
 	}
 	out := map[netip.Addr]plan.Endpoint{}
-	for _, e := range plan.Published(all) {
+	for _, e := range plan.Published(all).Endpoints {
 		out[e.Addr] = e
 	}
 	return out
@@ -355,11 +354,12 @@ func (f *fakeResolver) Forget(types.NamespacedName) { f.seeds = nil }
 type fakeProber struct {
 	verdicts map[netip.Addr]probe.Verdict
 	known    map[probe.ID]probe.State
+	order    []probe.ID
 }
 
 func (f *fakeProber) Sync(_ types.NamespacedName, _ *probe.Check, endpoints []probe.Endpoint) {
 	before := f.known
-	f.known = map[probe.ID]probe.State{}
+	f.known, f.order = map[probe.ID]probe.State{}, nil
 	for _, e := range endpoints {
 		state, ok := before[e.ID]
 		if !ok {
@@ -369,12 +369,17 @@ func (f *fakeProber) Sync(_ types.NamespacedName, _ *probe.Check, endpoints []pr
 			state = probe.State{Verdict: v, Probed: true}
 		}
 		f.known[e.ID] = state
+		f.order = append(f.order, e.ID)
 	}
 }
-func (f *fakeProber) Snapshot(types.NamespacedName) map[probe.ID]probe.State {
-	return maps.Clone(f.known)
+func (f *fakeProber) States(types.NamespacedName) []probe.State {
+	out := make([]probe.State, len(f.order))
+	for i, id := range f.order {
+		out[i] = f.known[id]
+	}
+	return out
 }
-func (f *fakeProber) Forget(types.NamespacedName) { f.known = nil }
+func (f *fakeProber) Forget(types.NamespacedName) { f.known, f.order = nil, nil }
 
 type noEvents struct{}
 

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"cmp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -163,57 +161,6 @@ func attributions(s *discoveryv1.EndpointSlice, runs []run) []run {
 		}
 	}
 	return runs
-}
-
-// Published reads back what slices say, and what their annotation says of it: an endpoint that it can't be relied on for has no target. An endpoint in
-// several slices, as a crash may leave it, comes once, from the slice with most endpoints; one with a target is preferred. Slices of names (addressType FQDN)
-// have no addresses to tell. The order does not depend on that of the input.
-func Published(existing []*discoveryv1.EndpointSlice) []Endpoint {
-	ordered := slices.Clone(existing)
-	total := 0
-	for _, s := range ordered {
-		total += len(s.Endpoints)
-	}
-	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
-		return cmp.Or(len(b.Endpoints)-len(a.Endpoints), strings.Compare(a.Name, b.Name))
-	})
-	gs := grouping{byKey: map[string]int32{}}
-	seen := make(map[publishedKey]int, total)
-	list := make([]Endpoint, 0, total)
-	var room []run
-	for _, s := range ordered {
-		ports := portsOf(s, nil)
-		key := publishedKey{group: gs.lookup(s.AddressType, ports)}
-		room = attributions(s, room[:0])
-		runs := room
-		for i := range s.Endpoints {
-			e, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
-			if !ok {
-				continue
-			}
-			e.Ports = ports
-			for len(runs) > 0 && i >= runs[0].first+runs[0].count {
-				runs = runs[1:]
-			}
-			if len(runs) > 0 && i >= runs[0].first {
-				e.Target, e.Rank, e.DrainUntil = runs[0].target, runs[0].rank, runs[0].until
-			}
-			key.addr = e.Addr.As16()
-			if before, ok := seen[key]; !ok {
-				seen[key] = len(list)
-				list = append(list, e)
-			} else if list[before].Target == "" && e.Target != "" {
-				list[before] = e
-			}
-		}
-	}
-	return list
-}
-
-// publishedKey tells one published endpoint from another.
-type publishedKey struct {
-	group int32
-	addr  addrKey
 }
 
 // readEndpoint reads one endpoint; false where no consumer could use it as family. Missing conditions mean what the API says of them: ready, and serving as it is ready.

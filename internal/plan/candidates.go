@@ -72,37 +72,26 @@ type Probe struct {
 	Seed Verdict
 }
 
-// Candidate is an endpoint that spec, answers and policy allow.
-type Candidate struct {
-	Endpoint
-	// target is the index in spec.targets; -1 where the target has left the spec.
-	target int
-	tier   int32
-	// draining: the target is Draining, or the address is leaving.
-	draining bool
-	// place is that of its address in finder.places.
-	place int32
-	// probePort is where it is probed, under the name host; 0 where it is not.
-	probePort uint16
+// origin is where an endpoint to be comes from.
+type origin struct {
+	// host is the name under which it is probed, probePort where; 0 where it is not.
 	host      string
+	probePort uint16
+	// draining: the target is Draining, or the address is leaving. lost: it is not published, because of another claim or of Max.
+	draining, lost bool
 	// published: an endpoint of that address stands in a slice, with serving as its condition.
 	published, serving bool
 	seed               Verdict
+	// target is the index in spec.targets; -1 where the target has left the spec.
+	target, tier int32
+	// place is the number of its address.
+	place int32
 }
 
-func (c *Candidate) probed() bool { return c.probePort != 0 }
-
-// id identifies c among the probes.
-func (c *Candidate) id() ProbeID {
-	return ProbeID{Target: c.Target, Addr: c.Addr, Port: uint16(c.Ports[0].Port)}
-}
-
-func (c *Candidate) probe() Probe {
-	return Probe{ID: c.id(), Dial: netip.AddrPortFrom(c.Addr, c.probePort), Host: c.host, Seed: c.seed}
-}
+func (o *origin) probed() bool { return o.probePort != 0 }
 
 // leaving: the address has left spec or DNS, and stays for drainSeconds.
-func (c *Candidate) leaving() bool { return !c.DrainUntil.IsZero() }
+func (e *Endpoint) leaving() bool { return !e.DrainUntil.IsZero() }
 
 // TargetNotes are what has been decided of one target on the way to its endpoints.
 type TargetNotes struct {
@@ -124,8 +113,8 @@ type Input struct {
 	// Answers are those of the targets that are given by name, by target name.
 	Answers map[string]Answer
 	Permit  Permit
-	// Published is what stands in the slices, Status what was said of it.
-	Published []Endpoint
+	// Published is what stands in the slices, or others are about to leave to them; Status what was said of it.
+	Published *Standing
 	Status    v1alpha1.ExternalBackendStatus
 	// Older is what older ExternalBackends on the same Service publish.
 	Older []Endpoint
@@ -138,22 +127,59 @@ type Input struct {
 
 // Candidates are the endpoints that may be published, each with its probe, and why others may not.
 type Candidates struct {
-	Endpoints []Candidate
+	// Endpoints are in the order of spec.targets, those that are leaving last. Their conditions are for Publish to set.
+	Endpoints []Endpoint
+	origins   []origin // parallel to Endpoints
 	// Notes are parallel to spec.targets.
 	Notes []TargetNotes
 	// next is when the first leaving address is to be gone.
 	next time.Time
 }
 
-// Probes are the endpoints to probe; none without healthCheck.
-func (c *Candidates) Probes() []Probe {
+// id identifies endpoint i among the probes.
+func (c *Candidates) id(i int) ProbeID {
+	e := &c.Endpoints[i]
+	return ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)}
+}
+
+func (c *Candidates) probe(i int) Probe {
+	o := &c.origins[i]
+	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Seed: o.seed}
+}
+
+// Probes are the endpoints to probe, in their order; none without healthCheck. Where they are those of the plan before, but for seeds, which only count the first time, they
+// are before itself, to which changed is false.
+func (c *Candidates) Probes(before []Probe) (probes []Probe, changed bool) {
+	n := 0
+	for i := range c.origins {
+		if !c.origins[i].probed() {
+			continue
+		}
+		if n >= len(before) || !before[n].same(c, i) {
+			return c.allProbes(), true
+		}
+		n++
+	}
+	if n < len(before) {
+		return c.allProbes(), true
+	}
+	return before, false
+}
+
+func (c *Candidates) allProbes() []Probe {
 	probes := make([]Probe, 0, len(c.Endpoints))
-	for i := range c.Endpoints {
-		if e := &c.Endpoints[i]; e.probed() {
-			probes = append(probes, e.probe())
+	for i := range c.origins {
+		if c.origins[i].probed() {
+			probes = append(probes, c.probe(i))
 		}
 	}
 	return probes
+}
+
+// same: p is the probe of endpoint i, whatever its seed.
+func (p *Probe) same(c *Candidates, i int) bool {
+	e, o := &c.Endpoints[i], &c.origins[i]
+	return p.ID.Addr == e.Addr && p.Dial.Port() == o.probePort && p.ID.Port == uint16(e.Ports[0].Port) && p.ID.Target == e.Target && p.Host == o.host
 }
 
 // FindCandidates decides which endpoints may be published.
@@ -170,28 +196,26 @@ func FindCandidates(in Input) Candidates {
 	}
 	f.leave()
 	f.settleClaims()
-	f.truncate()
 	return f.out
 }
 
 // finder carries the state of one FindCandidates.
 type finder struct {
 	Input
-	places map[addrKey]int32
-	// at tells of each place what is published there, and who claims it.
+	// at tells of each place who claims it.
 	at []place
 	// common are the ports of targets without overrides.
 	common []Port
 	// states are those of the targets in Status.
 	states map[string]v1alpha1.ObservedState
-	// nextPublished chains the published endpoints of one place, nextClaim its candidates; -1 ends a chain.
-	nextPublished, nextClaim []int32
-	out                      Candidates
+	// nextClaim chains the candidates of one place; -1 ends a chain.
+	nextClaim []int32
+	out       Candidates
 }
 
 // place is one address.
 type place struct {
-	published, claim int32
+	claim int32
 	// named: spec and answers name the address, be it allowed or not, so that it has not left.
 	named bool
 }
@@ -201,43 +225,24 @@ func newFinder(in Input) *finder {
 	for _, a := range in.Answers {
 		n += len(a.Addrs)
 	}
-	n = max(n, len(in.Published))
-	f := &finder{Input: in, places: make(map[addrKey]int32, n), at: make([]place, 0, n), nextPublished: make([]int32, len(in.Published))}
+	f := &finder{Input: in, at: make([]place, 0, max(n, len(in.Published.last)))}
 	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
-	f.out.Endpoints = make([]Candidate, 0, n)
+	f.out.Endpoints = make([]Endpoint, 0, n)
+	f.out.origins = make([]origin, 0, n)
 	f.states = make(map[string]v1alpha1.ObservedState, len(in.Status.Targets))
 	for _, t := range in.Status.Targets {
 		f.states[t.Name] = t.State
-	}
-	for i := range in.Published {
-		p := f.place(in.Published[i].Addr)
-		f.nextPublished[i], f.at[p].published = f.at[p].published, int32(i)
 	}
 	return f
 }
 
 // place finds or makes the place of an address.
 func (f *finder) place(a netip.Addr) int32 {
-	key := a.As16()
-	p, ok := f.places[key]
-	if !ok {
-		p = int32(len(f.at))
-		f.places[key] = p
-		f.at = append(f.at, place{published: -1, claim: -1})
+	n := f.Published.place(a)
+	for int(n) >= len(f.at) {
+		f.at = append(f.at, place{claim: -1})
 	}
-	return p
-}
-
-// standing is the published endpoint that c goes on with: no two at one address have the same first port, because they would claim one ip:port for one Service port.
-// exact is false where there is only one with other ports.
-func (f *finder) standing(c *Candidate) (e *Endpoint, exact bool) {
-	for i := f.at[c.place].published; i >= 0; i = f.nextPublished[i] {
-		e = &f.Published[i]
-		if len(e.Ports) > 0 && len(c.Ports) > 0 && e.Ports[0].Port == c.Ports[0].Port {
-			return e, true
-		}
-	}
-	return e, false
+	return n
 }
 
 // expand is step 1 for one target.
@@ -284,22 +289,10 @@ func (f *finder) portsOf(t *v1alpha1.Target, srv uint16) []Port {
 func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	t := &f.Backend.Spec.Targets[i]
 	notes := &f.out.Notes[i]
-	c := Candidate{
-		Endpoint: Endpoint{
-			Target: t.Name, Addr: a.IP, Ports: ports, Rank: a.Rank,
-			Zone: t.Zone, NodeName: t.NodeName,
-		},
-		target:   i,
-		place:    place,
-		tier:     tierOf(t, a.Rank),
-		draining: t.State == v1alpha1.TargetStateDraining,
-	}
-	if f.Headless {
-		c.Hostname = t.Name
-	}
-	published, exact := f.standing(&c)
-	f.addProbe(&c, t, a.Port, published)
-	refusal := f.permit(targetName(t), &c)
+	o := origin{target: int32(i), place: place, tier: tierOf(t, a.Rank), draining: t.State == v1alpha1.TargetStateDraining}
+	published, exact := f.Published.at(place, ports)
+	f.addProbe(&o, t, a.Port, ports, published)
+	refusal := f.permit(targetName(t), a.IP, ports, o.probePort)
 	if refusal.WouldDeny {
 		notes.Audited = refusal.Kind
 	}
@@ -313,24 +306,34 @@ func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 		notes.OtherFamily++
 		return
 	}
-	if len(ports) > 0 {
-		f.out.Endpoints = append(f.out.Endpoints, c)
+	if len(ports) == 0 {
+		return
 	}
+	e := Endpoint{Target: t.Name, Addr: a.IP, Ports: ports, Rank: a.Rank, Zone: t.Zone, NodeName: t.NodeName}
+	if f.Headless {
+		e.Hostname = t.Name
+	}
+	f.add(&e, &o)
 }
 
-// addProbe gives c its probe. An endpoint new to its slice takes the serving condition of another one published at that address over: it is the same server.
-func (f *finder) addProbe(c *Candidate, t *v1alpha1.Target, srv uint16, published *Endpoint) {
-	if f.Backend.Spec.HealthCheck == nil || len(c.Ports) == 0 {
+func (f *finder) add(e *Endpoint, o *origin) {
+	f.out.Endpoints = append(f.out.Endpoints, *e)
+	f.out.origins = append(f.out.origins, *o)
+}
+
+// addProbe gives o its probe. An endpoint new to its slice takes the serving condition of another one published at that address over: it is the same server.
+func (f *finder) addProbe(o *origin, t *v1alpha1.Target, srv uint16, ports []Port, published *Endpoint) {
+	if f.Backend.Spec.HealthCheck == nil || len(ports) == 0 {
 		return
 	}
 	port, ok := probePort(f.Backend, t, srv)
 	if !ok {
 		return
 	}
-	c.probePort, c.host = port, t.Hostname
+	o.probePort, o.host = port, t.Hostname
 	if published != nil {
-		c.published, c.serving = true, published.Serving
-		c.seed = f.seed(t.Name, published.Serving)
+		o.published, o.serving = true, published.Serving
+		o.seed = f.seed(t.Name, published.Serving)
 	}
 }
 
@@ -347,13 +350,13 @@ func (f *finder) seed(target string, serving bool) Verdict {
 	return Healthy
 }
 
-func (f *finder) permit(name string, c *Candidate) Refusal {
-	ports := c.Ports
-	asked := func(p Port) bool { return p.Port == int32(c.probePort) && p.Protocol == corev1.ProtocolTCP }
-	if c.probed() && !slices.ContainsFunc(ports, asked) {
-		ports = append(slices.Clip(ports), Port{Port: int32(c.probePort), Protocol: corev1.ProtocolTCP})
+// permit asks policy about an address, the ports published there, and the one that is probed.
+func (f *finder) permit(name string, addr netip.Addr, ports []Port, probed uint16) Refusal {
+	asked := func(p Port) bool { return p.Port == int32(probed) && p.Protocol == corev1.ProtocolTCP }
+	if probed != 0 && !slices.ContainsFunc(ports, asked) {
+		ports = append(slices.Clip(ports), Port{Port: int32(probed), Protocol: corev1.ProtocolTCP})
 	}
-	return f.Permit(name, c.Addr, ports)
+	return f.Permit(name, addr, ports)
 }
 
 // leave is step 2.
@@ -363,51 +366,64 @@ func (f *finder) leave() {
 		return
 	}
 	deadline := f.Now.Add(drain + time.Second - 1).Truncate(time.Second)
-	targets := make(map[string]int, len(f.Backend.Spec.Targets))
-	for i := range f.Backend.Spec.Targets {
-		targets[f.Backend.Spec.Targets[i].Name] = i
-	}
-	probes := make(map[ProbeID]Probe, len(f.Probes))
-	for _, p := range f.Probes {
-		probes[p.ID] = p
-	}
-	for i := range f.Published {
-		p := &f.Published[i]
-		place := f.places[p.Addr.As16()]
+	var known leavers // most of the time nothing leaves
+	for i := range f.Published.Endpoints {
+		p := &f.Published.Endpoints[i]
+		place := f.place(p.Addr)
 		if f.at[place].named || p.Target == "" || !f.Families.serves(p.Addr) {
 			continue
 		}
-		c := Candidate{Endpoint: *p, target: -1, place: place, tier: 127, draining: true}
+		if known.targets == nil {
+			known = newLeavers(f.Backend, f.Probes)
+		}
+		e, o := *p, origin{target: -1, place: place, tier: 127, draining: true, serving: p.Serving}
 		name := ""
-		if t, ok := targets[p.Target]; ok {
+		if t, ok := known.targets[p.Target]; ok {
 			target := &f.Backend.Spec.Targets[t]
 			if target.State == v1alpha1.TargetStateDisabled {
 				continue
 			}
-			c.target, name = t, targetName(target)
+			o.target, name = int32(t), targetName(target)
 		}
-		if c.DrainUntil.IsZero() || c.DrainUntil.After(deadline) {
-			c.DrainUntil = deadline
+		if e.DrainUntil.IsZero() || e.DrainUntil.After(deadline) {
+			e.DrainUntil = deadline
 		}
-		if !c.DrainUntil.After(f.Now) {
+		if !e.DrainUntil.After(f.Now) {
 			continue
 		}
-		c.Ports = f.stillServed(p.Ports)
-		if len(c.Ports) == 0 {
+		e.Ports = f.stillServed(p.Ports)
+		if len(e.Ports) == 0 {
 			continue
 		}
-		if probe, ok := probes[c.id()]; ok && f.Backend.Spec.HealthCheck != nil {
-			c.probePort, c.host, c.published, c.serving, c.seed = probe.Dial.Port(), probe.Host, true, p.Serving, probe.Seed
+		if probe, ok := known.probes[ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)}]; ok && f.Backend.Spec.HealthCheck != nil {
+			o.probePort, o.host, o.published, o.seed = probe.Dial.Port(), probe.Host, true, probe.Seed
 			name = cmp.Or(name, probe.Host)
 		}
-		if r := f.permit(name, &c); r.Denied && !r.KeepPublished {
+		if r := f.permit(name, e.Addr, e.Ports, o.probePort); r.Denied && !r.KeepPublished {
 			continue
 		}
-		if f.out.next.IsZero() || c.DrainUntil.Before(f.out.next) {
-			f.out.next = c.DrainUntil
+		f.add(&e, &o)
+		if f.out.next.IsZero() || e.DrainUntil.Before(f.out.next) {
+			f.out.next = e.DrainUntil
 		}
-		f.out.Endpoints = append(f.out.Endpoints, c)
 	}
+}
+
+// leavers is by what endpoints that are leaving are known: targets, as indexes in spec.targets, by their names, and probes.
+type leavers struct {
+	targets map[string]int
+	probes  map[ProbeID]Probe
+}
+
+func newLeavers(b *v1alpha1.ExternalBackend, probes []Probe) leavers {
+	l := leavers{targets: make(map[string]int, len(b.Spec.Targets)), probes: make(map[ProbeID]Probe, len(probes))}
+	for i := range b.Spec.Targets {
+		l.targets[b.Spec.Targets[i].Name] = i
+	}
+	for _, p := range probes {
+		l.probes[p.ID] = p
+	}
+	return l
 }
 
 // stillServed are those of an endpoint's ports that the Service still has.
@@ -417,55 +433,6 @@ func (f *finder) stillServed(ports []Port) []Port {
 			return s.Name == p.Name && cmp.Or(s.Protocol, corev1.ProtocolTCP) == p.Protocol && f.Serves(&s)
 		})
 	})
-}
-
-// settleClaims is step 3. It leaves the candidates in the order of their claims.
-func (f *finder) settleClaims() {
-	if !slices.IsSortedFunc(f.out.Endpoints, compareClaims) {
-		slices.SortStableFunc(f.out.Endpoints, compareClaims)
-	}
-	older := make(map[netip.Addr][][]Port, len(f.Older))
-	for i := range f.Older {
-		older[f.Older[i].Addr] = append(older[f.Older[i].Addr], f.Older[i].Ports)
-	}
-	f.nextClaim = make([]int32, len(f.out.Endpoints))
-	kept := f.out.Endpoints[:0]
-	for i := range f.out.Endpoints {
-		c := &f.out.Endpoints[i]
-		if f.claimed(c, kept, older[c.Addr]) {
-			if c.target >= 0 && !c.leaving() {
-				f.out.Notes[c.target].Duplicates++
-			}
-			continue
-		}
-		place := &f.at[c.place]
-		f.nextClaim[len(kept)], place.claim = place.claim, int32(len(kept))
-		if len(kept) == i {
-			kept = f.out.Endpoints[:i+1]
-		} else {
-			kept = append(kept, *c)
-		}
-	}
-	f.out.Endpoints = kept
-}
-
-// compareClaims orders claimants: the winner first.
-func compareClaims(a, b Candidate) int {
-	return cmp.Or(
-		compareBool(a.leaving(), b.leaving()),
-		cmp.Compare(a.tier, b.tier),
-		compareBool(a.draining, b.draining),
-	)
-}
-
-// claimed: an older ExternalBackend, or one of those kept, leads the same Service port to the same ip:port.
-func (f *finder) claimed(c *Candidate, kept []Candidate, older [][]Port) bool {
-	for i := f.at[c.place].claim; i >= 0; i = f.nextClaim[i] {
-		if clash(kept[i].Ports, c.Ports) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(older, func(p []Port) bool { return clash(p, c.Ports) })
 }
 
 // clash: a and b, at one address, lead one Service port to one port number. Both are sorted by name.
@@ -486,22 +453,94 @@ func clash(a, b []Port) bool {
 	return false
 }
 
-// truncate is step 4.
-func (f *finder) truncate() {
-	if len(f.out.Endpoints) <= f.Max {
-		return
+// settleClaims is steps 3 and 4.
+func (f *finder) settleClaims() {
+	older := make(map[netip.Addr][][]Port, len(f.Older))
+	for i := range f.Older {
+		older[f.Older[i].Addr] = append(older[f.Older[i].Addr], f.Older[i].Ports)
 	}
-	slices.SortStableFunc(f.out.Endpoints, func(a, b Candidate) int {
-		_, isA := f.standing(&a)
-		_, isB := f.standing(&b)
-		return compareBool(!isA, !isB)
-	})
-	for _, c := range f.out.Endpoints[f.Max:] {
-		if c.target >= 0 {
-			f.out.Notes[c.target].Truncated++
+	f.nextClaim = make([]int32, len(f.out.Endpoints))
+	order := f.claimOrder()
+	kept := order[:0]
+	for _, i := range order {
+		e, o := &f.out.Endpoints[i], &f.out.origins[i]
+		if f.claimed(e, o, older[e.Addr]) {
+			o.lost = true
+			if o.target >= 0 && !e.leaving() {
+				f.out.Notes[o.target].Duplicates++
+			}
+			continue
+		}
+		place := &f.at[o.place]
+		f.nextClaim[i], place.claim = place.claim, i
+		kept = append(kept, i)
+	}
+	f.truncate(kept)
+	f.out.drop()
+}
+
+// claimOrder is the order in which candidates claim their places: the winner first.
+func (f *finder) claimOrder() []int32 {
+	order := make([]int32, len(f.out.Endpoints))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	compare := func(a, b int32) int {
+		x, y := &f.out.origins[a], &f.out.origins[b]
+		return cmp.Or(
+			compareBool(f.out.Endpoints[a].leaving(), f.out.Endpoints[b].leaving()),
+			cmp.Compare(x.tier, y.tier),
+			compareBool(x.draining, y.draining),
+		)
+	}
+	if !slices.IsSortedFunc(order, compare) {
+		slices.SortStableFunc(order, compare)
+	}
+	return order
+}
+
+// claimed: an older ExternalBackend, or one of those kept, leads the same Service port to the same ip:port.
+func (f *finder) claimed(e *Endpoint, o *origin, older [][]Port) bool {
+	for i := f.at[o.place].claim; i >= 0; i = f.nextClaim[i] {
+		if clash(f.out.Endpoints[i].Ports, e.Ports) {
+			return true
 		}
 	}
-	f.out.Endpoints = f.out.Endpoints[:f.Max]
+	return slices.ContainsFunc(older, func(p []Port) bool { return clash(p, e.Ports) })
+}
+
+// truncate is step 4; kept are in the order of their claims.
+func (f *finder) truncate(kept []int32) {
+	if len(kept) <= f.Max {
+		return
+	}
+	fresh := func(i int32) bool {
+		_, stands := f.Published.at(f.out.origins[i].place, f.out.Endpoints[i].Ports)
+		return !stands
+	}
+	slices.SortStableFunc(kept, func(a, b int32) int { return compareBool(fresh(a), fresh(b)) })
+	for _, i := range kept[f.Max:] {
+		o := &f.out.origins[i]
+		o.lost = true
+		if o.target >= 0 {
+			f.out.Notes[o.target].Truncated++
+		}
+	}
+}
+
+// drop removes what is lost.
+func (c *Candidates) drop() {
+	n := 0
+	for i := range c.origins {
+		if c.origins[i].lost {
+			continue
+		}
+		if n < i {
+			c.Endpoints[n], c.origins[n] = c.Endpoints[i], c.origins[i]
+		}
+		n++
+	}
+	c.Endpoints, c.origins = c.Endpoints[:n], c.origins[:n]
 }
 
 // compareBool orders false before true.

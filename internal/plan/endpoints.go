@@ -29,7 +29,7 @@ type ProbeState struct {
 
 // Publication is what is to be published now, and what status tells of it.
 type Publication struct {
-	// Endpoints are parallel to Candidates.Endpoints.
+	// Endpoints are those of the Candidates, with their conditions.
 	Endpoints []Endpoint
 	// States are parallel to Endpoints; Unknown for what is not probed.
 	States []ProbeState
@@ -46,8 +46,8 @@ type PublishInput struct {
 	Backend *v1alpha1.ExternalBackend
 	// Published is what stands in the slices.
 	Published []Endpoint
-	// State tells what the probes have made of an endpoint.
-	State func(ProbeID) ProbeState
+	// State tells what has been made of an endpoint, by its place among Candidates.Probes.
+	State func(probe int) ProbeState
 	// Tier is that of the plan before; nil at the start, when the active tier is read back from Published.
 	Tier *TierState
 	// NotReadyToo is publishNotReadyAddresses of the Service.
@@ -61,29 +61,26 @@ type PublishInput struct {
 //	terminating = its target is Draining, or its address is leaving
 //	ready       = publishNotReadyAddresses, or not terminating and (serving and in the active tier, or fail-open)
 func Publish(in PublishInput, c *Candidates) Publication {
-	out := Publication{
-		Endpoints: make([]Endpoint, len(c.Endpoints)),
-		States:    make([]ProbeState, len(c.Endpoints)),
-		Next:      c.next,
-	}
+	out := Publication{Endpoints: c.Endpoints, States: make([]ProbeState, len(c.Endpoints)), Next: c.next}
 	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
 	initial := enforced && in.Backend.Spec.HealthCheck.InitialState == v1alpha1.InitialStateReady
 	tiers := newTally(in.Backend, c)
+	probe := 0
 	for i := range c.Endpoints {
-		e := &c.Endpoints[i]
-		if e.probed() {
-			out.States[i] = in.State(e.id())
+		e, o := &c.Endpoints[i], &c.origins[i]
+		if o.probed() {
+			out.States[i] = in.State(probe)
+			probe++
 		}
 		verdict := out.States[i].Verdict
 		if !enforced {
 			verdict = Healthy
 		}
-		out.Endpoints[i] = e.Endpoint
-		out.Endpoints[i].Terminating = e.draining
-		out.Endpoints[i].Serving = verdict == Healthy ||
-			verdict == Unknown && (e.published && e.serving || !e.published && initial || e.leaving() && e.Serving)
-		if !e.draining {
-			tiers.count(e.tier, verdict)
+		e.Terminating = o.draining
+		e.Serving = verdict == Healthy ||
+			verdict == Unknown && (o.published && o.serving || !o.published && initial || e.leaving() && o.serving)
+		if !o.draining {
+			tiers.count(o.tier, verdict)
 		}
 	}
 	f := failover(in.Backend)
@@ -98,9 +95,9 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	}
 	noTier := out.Tier.Active == nil
 	out.FailOpen = noTier && f.PanicThreshold > 0 && tiers.endpoints > 0
-	for i := range out.Endpoints {
-		e := &out.Endpoints[i]
-		active := noTier || *out.Tier.Active == c.Endpoints[i].tier
+	for i := range c.Endpoints {
+		e := &c.Endpoints[i]
+		active := noTier || *out.Tier.Active == c.origins[i].tier
 		e.Ready = in.NotReadyToo || !e.Terminating && (e.Serving && active || out.FailOpen)
 	}
 	return out
@@ -109,15 +106,16 @@ func Publish(in PublishInput, c *Candidates) Publication {
 // tally counts the endpoints of each tier.
 type tally struct {
 	tiers     []Tier
+	last      int // index of the tier asked for last
 	endpoints int
 }
 
 // newTally knows every tier that has endpoints or waits for the first answer of a name, so that count need not grow it.
 func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	t := &tally{}
-	for i := range c.Endpoints {
-		if e := &c.Endpoints[i]; !e.draining {
-			t.tier(e.tier)
+	for i := range c.origins {
+		if o := &c.origins[i]; !o.draining {
+			t.tier(o.tier)
 		}
 	}
 	for i := range b.Spec.Targets {
@@ -130,12 +128,16 @@ func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	return t
 }
 
-// tier finds or makes the tier of that priority.
+// tier finds or makes the tier of that priority: most of the time the last one.
 func (t *tally) tier(priority int32) *Tier {
+	if t.last < len(t.tiers) && t.tiers[t.last].Priority == priority {
+		return &t.tiers[t.last]
+	}
 	i, ok := slices.BinarySearchFunc(t.tiers, priority, func(t Tier, p int32) int { return cmp.Compare(t.Priority, p) })
 	if !ok {
 		t.tiers = slices.Insert(t.tiers, i, Tier{Priority: priority})
 	}
+	t.last = i
 	return &t.tiers[i]
 }
 

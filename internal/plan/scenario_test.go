@@ -155,14 +155,15 @@ func (w *world) plan(t *testing.T) {
 	w.planService(t)
 	existing := w.list()
 	published := Published(existing)
+	standing := published.Endpoints
 	before := w.backend.DeepCopy()
 	c := FindCandidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
 		Serves:  func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
 		Answers: w.answers, Permit: w.permit, Published: published, Status: w.status, Probes: w.probes, Max: w.max, Now: w.now,
 	})
-	w.probes = c.Probes()
-	p := Publish(PublishInput{Backend: w.backend, Published: published, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
+	w.probes, _ = c.Probes(w.probes)
+	p := Publish(PublishInput{Backend: w.backend, Published: standing, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
 	w.tier = &p.Tier
 	changes := Slices(SliceTemplate{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
@@ -217,7 +218,7 @@ func (w *world) permit(_ string, addr netip.Addr, _ []Port) Refusal {
 }
 
 // states plays the probing engine: a seed is the verdict of an endpoint that it has not seen before.
-func (w *world) states() func(ProbeID) ProbeState {
+func (w *world) states() func(int) ProbeState {
 	out := map[ProbeID]ProbeState{}
 	for _, p := range w.probes {
 		id := p.ID
@@ -235,7 +236,7 @@ func (w *world) states() func(ProbeID) ProbeState {
 		out[id] = state
 	}
 	w.engine = out
-	return func(id ProbeID) ProbeState { return out[id] }
+	return func(i int) ProbeState { return out[w.probes[i].ID] }
 }
 
 func (w *world) list() []*discoveryv1.EndpointSlice {
@@ -251,7 +252,7 @@ func (w *world) report(in StatusInput) {
 	in.Backend, in.Before, in.Now = w.backend, w.status, w.now
 	w.status = Status(in)
 	fmt.Fprintf(&w.out, "Service %s %s %v\n", w.status.ServiceType, w.service.Spec.ClusterIP, w.service.Spec.IPFamilies)
-	published := Published(w.list())
+	published := Published(w.list()).Endpoints
 	slices.SortFunc(published, func(a, b Endpoint) int {
 		return strings.Compare(a.Addr.String()+portText(a.Ports), b.Addr.String()+portText(b.Ports))
 	})

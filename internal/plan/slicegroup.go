@@ -21,9 +21,6 @@ func addressFamily(addr netip.Addr) discoveryv1.AddressType {
 	return ""
 }
 
-// addrKey is an address as a key of maps: without a pointer, which the garbage collector would follow. Within one family it tells all addresses apart.
-type addrKey = [16]byte
-
 // firstAddress returns the address that an endpoint is known by: consumers look at the first one alone.
 func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
 	if len(e.Addresses) == 0 {

@@ -32,17 +32,16 @@ func (p *planner) find(g *group) (placed []bool) {
 		return placed
 	}
 	g.match = make([]int32, 0, total)
-	position := make(map[addrKey]int32, len(g.wanted))
-	for i, j := range g.wanted {
-		position[p.desired[j].Addr.As16()] = int32(i)
+	position := newAddressIndex(len(g.wanted))
+	for _, j := range g.wanted {
+		position.number(p.desired[j].Addr)
 	}
 	for _, s := range g.slots {
 		s.first = len(g.match)
 		for i := range s.slice.Endpoints {
 			at := int32(-1)
 			if addr, ok := firstAddress(&s.slice.Endpoints[i]); ok && !s.leaving {
-				if found, ok := position[addr.As16()]; ok {
-					at = found
+				if at = position.find(addr); at >= 0 {
 					s.size++
 				}
 			}

@@ -347,7 +347,7 @@ func TestSliceFate(t *testing.T) {
 			var got []string
 			for _, s := range stored {
 				fates := map[string]bool{}
-				for _, e := range Published([]*discoveryv1.EndpointSlice{s}) {
+				for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints {
 					fates[e.Zone+e.Target] = true
 				}
 				got = append(got, strings.Join(slices.Sorted(maps.Keys(fates)), " "))

@@ -102,7 +102,7 @@ func (w *statusWriter) count() {
 			c.Ready++
 		}
 		verdict := Healthy
-		if i < len(w.Candidates.Endpoints) && w.Candidates.Endpoints[i].probed() {
+		if i < len(w.Candidates.origins) && w.Candidates.origins[i].probed() {
 			verdict = w.Publication.States[i].Verdict
 			w.probed.total++
 			w.probed.healthy += count(verdict == Healthy)
@@ -134,24 +134,18 @@ func (w *statusWriter) targets() {
 	all := make([]v1alpha1.TargetStatus, len(w.Backend.Spec.Targets))
 	worst := make([]ProbeState, len(all))
 	endpoints := make([]int, len(all))
-	for i := range w.Candidates.Endpoints {
-		c := &w.Candidates.Endpoints[i]
-		if c.target < 0 {
+	for i := range w.Candidates.origins {
+		target := w.Candidates.origins[i].target
+		if target < 0 {
 			continue
 		}
-		t := &all[c.target]
-		if len(t.Addresses) < v1alpha1.MaxStatusAddresses {
-			t.Addresses = append(t.Addresses, c.Addr.String())
-		}
 		state := w.Publication.States[i]
-		if endpoints[c.target] == 0 || worse(state.Verdict, worst[c.target].Verdict) {
-			worst[c.target] = state
+		if endpoints[target] == 0 || worse(state.Verdict, worst[target].Verdict) {
+			worst[target] = state
 		}
-		endpoints[c.target]++
+		endpoints[target]++
 	}
 	for i := range all {
-		slices.Sort(all[i].Addresses)
-		all[i].Addresses = slices.Compact(all[i].Addresses)
 		all[i].Name = w.Backend.Spec.Targets[i].Name
 		all[i].State, all[i].Reason = w.target(i, endpoints[i], worst[i])
 	}
@@ -164,6 +158,33 @@ func (w *statusWriter) targets() {
 	})
 	kept := min(len(all), v1alpha1.MaxStatusTargets)
 	w.out.Targets, w.out.OmittedTargets = all[:kept:kept], int32(len(all)-kept)
+	w.addresses()
+}
+
+// addresses gives the listed targets their first addresses, in order.
+func (w *statusWriter) addresses() {
+	listed := make(map[string]*v1alpha1.TargetStatus, len(w.out.Targets))
+	for i := range w.out.Targets {
+		listed[w.out.Targets[i].Name] = &w.out.Targets[i]
+	}
+	of := make([]*v1alpha1.TargetStatus, len(w.Backend.Spec.Targets))
+	for i := range of {
+		of[i] = listed[w.Backend.Spec.Targets[i].Name]
+	}
+	for i := range w.Candidates.origins {
+		target := w.Candidates.origins[i].target
+		if target < 0 {
+			continue
+		}
+		if t := of[target]; t != nil && len(t.Addresses) < v1alpha1.MaxStatusAddresses {
+			t.Addresses = append(t.Addresses, w.Candidates.Endpoints[i].Addr.String())
+		}
+	}
+	for i := range w.out.Targets {
+		t := &w.out.Targets[i]
+		slices.Sort(t.Addresses)
+		t.Addresses = slices.Compact(t.Addresses)
+	}
 }
 
 // worse: Unhealthy is worse than Unknown, and that than Healthy.
@@ -398,7 +419,7 @@ func CountStates(c *Candidates, p *Publication) map[v1alpha1.ObservedState]int {
 		switch {
 		case p.Endpoints[i].Terminating:
 			state = v1alpha1.ObservedStateDraining
-		case i >= len(c.Endpoints) || !c.Endpoints[i].probed():
+		case i >= len(c.origins) || !c.origins[i].probed():
 		case p.States[i].Verdict == Healthy:
 			state = v1alpha1.ObservedStateHealthy
 		case p.States[i].Verdict == Unhealthy:

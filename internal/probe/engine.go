@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +28,7 @@ type owner struct {
 	handler   *handler // replaced when the check asks something else
 	rules     rules
 	suspended bool
-	targets   []*target // sorted by ID
+	targets   []*target // parallel to the endpoints of the last Sync
 }
 
 // target is one endpoint with its machine.
@@ -76,30 +75,28 @@ func (e *Engine) now() instant { return time.Since(e.epoch) }
 // Forget ends all probing for owner.
 func (e *Engine) Forget(owner types.NamespacedName) { e.Sync(owner, nil, nil) }
 
-// Snapshot returns the state of each of owner's endpoints.
-func (e *Engine) Snapshot(owner types.NamespacedName) map[ID]State {
+// States returns the states of owner's endpoints, parallel to those of its last Sync; nil where there is no such owner.
+func (e *Engine) States(owner types.NamespacedName) []State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	o := e.owners[owner]
 	if o == nil {
 		return nil
 	}
-	states := make(map[ID]State, len(o.targets))
-	for _, t := range o.targets {
-		states[t.ID] = t.machine.state()
+	states := make([]State, len(o.targets))
+	for i, t := range o.targets {
+		states[i] = t.machine.state()
 	}
 	return states
 }
 
 // Sync says what is to be probed for owner from now on, and how. Endpoints that stay keep their verdicts; where the
-// check asks something else than before, or an endpoint is dialled elsewhere, only their counts begin anew. Of several
-// endpoints with one ID the first counts. A nil check is Forget.
+// check asks something else than before, or an endpoint is dialled elsewhere, only their counts begin anew. IDs are
+// unique; the order of endpoints means nothing, but one that stays as it was is cheaper. A nil check is Forget.
 func (e *Engine) Sync(key types.NamespacedName, check *Check, endpoints []Endpoint) {
 	if check == nil {
 		endpoints = nil
 	}
-	endpoints = sortedByID(endpoints)
-
 	e.mu.Lock()
 	changed := e.syncLocked(key, check, endpoints)
 	net := e.net
@@ -129,25 +126,9 @@ func (e *Engine) syncLocked(key types.NamespacedName, check *Check, endpoints []
 		changed = true
 	}
 	for i, t := range o.targets {
-		changed = e.updateLocked(t, endpoints[i], news) || changed
+		changed = e.updateLocked(t, &endpoints[i], news) || changed
 	}
 	return changed
-}
-
-// sortedByID returns endpoints in the order of their IDs, each ID once. The input stays as it is.
-func sortedByID(endpoints []Endpoint) []Endpoint {
-	byID := func(a, b Endpoint) int { return a.ID.compare(b.ID) }
-	sameID := func(a, b Endpoint) bool { return a.ID == b.ID }
-	strictly := true
-	for i := 1; i < len(endpoints) && strictly; i++ {
-		strictly = byID(endpoints[i-1], endpoints[i]) < 0
-	}
-	if strictly {
-		return endpoints
-	}
-	sorted := slices.Clone(endpoints)
-	slices.SortStableFunc(sorted, byID)
-	return slices.CompactFunc(sorted, sameID)
 }
 
 // change is what a new check means for the endpoints of the one before.
@@ -175,29 +156,39 @@ func (o *owner) adopt(check *Check) change {
 }
 
 func sameIDs(targets []*target, endpoints []Endpoint) bool {
-	return slices.EqualFunc(targets, endpoints, func(t *target, e Endpoint) bool { return t.ID == e.ID })
+	if len(targets) != len(endpoints) {
+		return false
+	}
+	for i, t := range targets {
+		if t.ID != endpoints[i].ID {
+			return false
+		}
+	}
+	return true
 }
 
 // mergeLocked makes targets of endpoints: those that stay stay the same targets.
 func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 	old := o.targets
-	o.targets = make([]*target, 0, len(endpoints))
-	for _, endpoint := range endpoints {
-		for len(old) > 0 && old[0].ID.compare(endpoint.ID) < 0 {
-			e.retireLocked(old[0])
-			old = old[1:]
+	known := make(map[ID]*target, len(old))
+	for _, t := range old {
+		t.gone = true
+		known[t.ID] = t
+	}
+	o.targets = make([]*target, len(endpoints))
+	for i, endpoint := range endpoints {
+		t := known[endpoint.ID]
+		if t == nil || !t.gone {
+			t = &target{Endpoint: endpoint, owner: o, heap: -1}
+			e.enlistLocked(t)
 		}
-		if len(old) > 0 && old[0].ID == endpoint.ID {
-			o.targets = append(o.targets, old[0])
-			old = old[1:]
-			continue
-		}
-		t := &target{Endpoint: endpoint, owner: o, heap: -1}
-		e.enlistLocked(t)
-		o.targets = append(o.targets, t)
+		t.gone = false
+		o.targets[i] = t
 	}
 	for _, t := range old {
-		e.retireLocked(t)
+		if t.gone {
+			e.retireLocked(t)
+		}
 	}
 }
 
@@ -209,13 +200,12 @@ func (e *Engine) enlistLocked(t *target) {
 }
 
 func (e *Engine) retireLocked(t *target) {
-	t.gone = true
 	e.due.remove(t)
 	e.dropLocked(t)
 }
 
 // updateLocked takes over what is new for a target that stays, and reports whether anything is.
-func (e *Engine) updateLocked(t *target, endpoint Endpoint, news change) bool {
+func (e *Engine) updateLocked(t *target, endpoint *Endpoint, news change) bool {
 	if t.Dial != endpoint.Dial || t.Host != endpoint.Host {
 		t.Dial, t.Host = endpoint.Dial, endpoint.Host
 		news = question

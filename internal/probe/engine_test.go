@@ -78,7 +78,23 @@ func state(t *testing.T, check Check, endpoint Endpoint) State {
 	e.Sync(owner1, quick(check), []Endpoint{endpoint})
 	defer e.Forget(owner1)
 	<-notified
-	return e.Snapshot(owner1)[endpoint.ID]
+	return snapshot(e, owner1)[endpoint.ID]
+}
+
+// snapshot is the state of each of owner's endpoints.
+func snapshot(e *Engine, owner types.NamespacedName) map[ID]State {
+	states := e.States(owner)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o := e.owners[owner]
+	if o == nil {
+		return nil
+	}
+	out := make(map[ID]State, len(states))
+	for i, t := range o.targets {
+		out[t.ID] = states[i]
+	}
+	return out
 }
 
 var healthy = State{Verdict: Healthy, Probed: true}
@@ -525,7 +541,7 @@ func TestPermitIsAskedForTheDialledAddress(t *testing.T) {
 			t.Errorf("asked for %v", dial)
 		}
 	}
-	if got := e.Snapshot(owner1)[at(addr).ID]; got != (State{}) {
+	if got := snapshot(e, owner1)[at(addr).ID]; got != (State{}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -556,7 +572,7 @@ func TestAllAtOnce(t *testing.T) {
 	for len(waiting) > 0 {
 		key := <-notified
 		done := true
-		for id, state := range e.Snapshot(key) {
+		for id, state := range snapshot(e, key) {
 			alive := slicesIndex(owners[key], id)%4 != 0
 			done = done && (state == healthy && alive || state == unhealthy(ReasonConnectionRefused) && !alive)
 		}

@@ -105,7 +105,7 @@ func TestGRPCConnectionsAreKept(t *testing.T) {
 	if n := listener.n.Load(); n > 4 {
 		t.Errorf("31 probes over %d connections", n)
 	}
-	if got := e.Snapshot(owner1)[at(inner.Addr()).ID]; got != healthy {
+	if got := snapshot(e, owner1)[at(inner.Addr()).ID]; got != healthy {
 		t.Errorf("%+v", got)
 	}
 }
@@ -166,7 +166,7 @@ func TestClosedConnectionsAreHints(t *testing.T) {
 			_ = listener.Close()
 			test.end(<-kept)
 			<-notified
-			if got := e.Snapshot(owner1)[endpoint.ID]; got != unhealthy(ReasonConnectionRefused) {
+			if got := snapshot(e, owner1)[endpoint.ID]; got != unhealthy(ReasonConnectionRefused) {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -204,7 +204,7 @@ func TestNoneKeptForWhoClosesThem(t *testing.T) {
 	if next < 10*sec || len(probes) > 0 {
 		t.Errorf("the next probe comes in %v", next)
 	}
-	if got := e.Snapshot(owner1)[endpoint.ID]; got != healthy {
+	if got := snapshot(e, owner1)[endpoint.ID]; got != healthy {
 		t.Errorf("%+v", got)
 	}
 }
@@ -235,7 +235,7 @@ func TestStaleConnectionsAreNoFailures(t *testing.T) {
 	e.Sync(owner1, quick(Check{HTTP: &HTTPGet{}}), []Endpoint{at(addr)})
 	<-notified
 	first(20, probes)
-	if got := e.Snapshot(owner1)[at(addr).ID]; got != healthy {
+	if got := snapshot(e, owner1)[at(addr).ID]; got != healthy {
 		t.Errorf("%+v", got)
 	}
 	if len(notified) != 0 {
@@ -266,7 +266,7 @@ func TestALackOfFilesIsUnknown(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if got := e.Snapshot(owner1)[at(addr).ID]; got != healthy || len(notified) != 0 {
+	if got := snapshot(e, owner1)[at(addr).ID]; got != healthy || len(notified) != 0 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -285,7 +285,7 @@ func TestStartLongAfterSync(t *testing.T) {
 		if _, most, _ := n.count(from, from.Add(10*sec)); most > 250 { // those without a verdict begin within one confirm
 			t.Errorf("%d of 2000 probes begin within 100 ms", most)
 		}
-		for id, state := range e.Snapshot(other) {
+		for id, state := range snapshot(e, other) {
 			if state.Verdict != Healthy || !state.Probed {
 				t.Fatalf("%v: %+v", id, state)
 			}
@@ -334,7 +334,7 @@ func TestBlackHolesDelayNobody(t *testing.T) {
 				if n.maxFlying > test.max {
 					t.Errorf("%d in flight, want at most %d", n.maxFlying, test.max)
 				}
-				states := e.Snapshot(owner1)
+				states := snapshot(e, owner1)
 				for _, endpoint := range list {
 					if dead(endpoint) {
 						if states[endpoint.ID].Verdict != Unhealthy {
@@ -386,7 +386,7 @@ func TestDetection(t *testing.T) {
 					t.Errorf("known after %v, want at most %v", took, test.bound)
 				}
 				want := map[ID]State{endpoints(1, 0)[0].ID: {Verdict: Unhealthy, Reason: test.reason, Probed: true}}
-				if diff := cmp.Diff(want, e.Snapshot(owner1), compareAddr); diff != "" {
+				if diff := cmp.Diff(want, snapshot(e, owner1), compareAddr); diff != "" {
 					t.Error(diff)
 				}
 			})
@@ -401,7 +401,7 @@ func TestLateSuccessEndsTheStreak(t *testing.T) {
 	bubble(t, Options{}, slow, func(t *testing.T, e *Engine, n *fakeNetwork) {
 		e.Sync(owner1, tcpCheck(), endpoints(50, Healthy))
 		settled(time.Minute)
-		for id, state := range e.Snapshot(owner1) {
+		for id, state := range snapshot(e, owner1) {
 			if state.Verdict != Healthy {
 				t.Errorf("%v: %+v", id, state)
 			}
@@ -417,8 +417,8 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 	list := endpoints(3, Unknown)
 	one := list[:1]
 	verdicts := func(e *Engine) (v []Verdict) {
-		states := e.Snapshot(owner1)
-		for _, id := range slices.SortedFunc(maps.Keys(states), ID.compare) {
+		states := snapshot(e, owner1)
+		for _, id := range slices.SortedFunc(maps.Keys(states), ID.Compare) {
 			v = append(v, states[id].Verdict)
 		}
 		return v
@@ -443,7 +443,7 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 			if total, _, _ := n.count(time.Time{}, time.Now()); total != 0 {
 				t.Error("a suspended check probes")
 			}
-			for _, state := range e.Snapshot(owner1) {
+			for _, state := range snapshot(e, owner1) {
 				if state.Probed {
 					t.Error("probed without a probe")
 				}
@@ -534,8 +534,33 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 			settled(10 * ms)
 			began := len(n.of(list[0]))
 			settled(time.Minute)
-			if len(n.flights()) != 0 || len(n.of(list[0])) != began || e.Snapshot(owner1) != nil {
+			if len(n.flights()) != 0 || len(n.of(list[0])) != began || snapshot(e, owner1) != nil {
 				t.Error("probing goes on for an owner that is forgotten")
+			}
+		})
+	})
+	t.Run("states stay parallel to a list that changes its order", func(t *testing.T) {
+		bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			seeded := slices.Clone(list)
+			seeded[0].Seed, seeded[2].Seed = Healthy, Unhealthy
+			suspended := with(tcpCheck(), func(c *Check) { c.Suspended = true })
+			e.Sync(owner1, suspended, seeded)
+			for _, order := range [][]int{{2, 1, 0}, {1, 2}, {2, 0, 1}} {
+				var mixed []Endpoint
+				var want []Verdict
+				for _, i := range order {
+					mixed = append(mixed, list[i])
+					want = append(want, seeded[i].Seed)
+				}
+				if !slices.Contains(order, 0) {
+					seeded[0].Seed = Unknown // forgotten
+				}
+				e.Sync(owner1, suspended, mixed)
+				for i, state := range e.States(owner1) {
+					if state.Verdict != want[i] {
+						t.Errorf("order %v: state %d is %v, want %v", order, i, state.Verdict, want[i])
+					}
+				}
 			}
 		})
 	})
@@ -546,6 +571,9 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 			e.Sync(owner1, tcpCheck(), mixed)
 			settled(2 * sec)
 			expect(t, e, Healthy, Healthy, Healthy)
+			if states := e.States(owner1); len(states) != len(mixed) {
+				t.Errorf("%d states of %d endpoints", len(states), len(mixed))
+			}
 			if !slices.Equal(mixed, kept) {
 				t.Error("the input was changed")
 			}
@@ -593,7 +621,7 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 		bubble(t, Options{Permit: deny, Registerer: registry}, refuses, func(t *testing.T, e *Engine, n *fakeNetwork) {
 			e.Sync(owner1, tcpCheck(), list)
 			settled(time.Minute)
-			if state := e.Snapshot(owner1)[list[0].ID]; state != (State{Verdict: Healthy}) {
+			if state := snapshot(e, owner1)[list[0].ID]; state != (State{Verdict: Healthy}) {
 				t.Errorf("%+v", state)
 			}
 			if dials := n.of(list[0]); len(dials) != 0 || len(asked) != 6 || asked[0] != list[0].Dial {
@@ -617,7 +645,7 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			n.mu.Unlock()
 			n.become(answers)
 			settled(90 * sec)
-			if state := e.Snapshot(owner1)[list[0].ID]; state != (State{Verdict: Healthy, Probed: true}) {
+			if state := snapshot(e, owner1)[list[0].ID]; state != (State{Verdict: Healthy, Probed: true}) {
 				t.Errorf("%+v", state)
 			}
 		})
@@ -628,7 +656,7 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			list := endpoints(1, Healthy)
 			e.Sync(owner1, tcpCheck(), list)
 			settled(time.Minute)
-			if state, tried := e.Snapshot(owner1)[list[0].ID], len(n.of(list[0])); state != (State{Verdict: Healthy}) || tried != 6 {
+			if state, tried := snapshot(e, owner1)[list[0].ID], len(n.of(list[0])); state != (State{Verdict: Healthy}) || tried != 6 {
 				t.Errorf("%+v after %d probes, want 6", state, tried)
 			}
 		})
@@ -696,12 +724,12 @@ func TestFlappingReturnsWithoutAProbe(t *testing.T) {
 			n.become(answers)
 			settled(2 * sec)
 		}
-		if state := e.Snapshot(owner1)[list[0].ID]; !state.Flapping || state.Verdict != Unhealthy || state.Reason != ReasonConnectionRefused {
+		if state := snapshot(e, owner1)[list[0].ID]; !state.Flapping || state.Verdict != Unhealthy || state.Reason != ReasonConnectionRefused {
 			t.Errorf("%+v, want it held back", state)
 		}
 		e.Sync(owner1, with(check, func(c *Check) { c.Suspended = true }), list)
 		settled(time.Minute)
-		if state := e.Snapshot(owner1)[list[0].ID]; state.Flapping || state.Verdict != Healthy {
+		if state := snapshot(e, owner1)[list[0].ID]; state.Flapping || state.Verdict != Healthy {
 			t.Errorf("%+v, want it back", state)
 		}
 	})

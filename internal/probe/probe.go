@@ -3,7 +3,7 @@
 // An Engine keeps one schedule for all endpoints of all owners. Its single loop starts the probes that are due, learns
 // from the network how they ended, and feeds each end to the threshold machine of its endpoint:
 //
-//	Sync -> schedule -> admission -> network -> exchange -> machine -> Notify, Snapshot
+//	Sync -> schedule -> admission -> network -> exchange -> machine -> Notify, States
 //
 // Three pure parts carry the meaning and know neither sockets nor clocks: machine (counts, confirmation, damping),
 // slot (when an endpoint's regular probes begin) and the exchanges (what is said to a peer and how its bytes are
@@ -35,8 +35,8 @@ type ID struct {
 	Port   uint16     // the endpoint's first target port, which tells the SRV endpoints of one host apart
 }
 
-// compare orders IDs.
-func (id ID) compare(other ID) int {
+// Compare orders IDs.
+func (id ID) Compare(other ID) int {
 	if c := strings.Compare(id.Target, other.Target); c != 0 {
 		return c
 	}
@@ -88,7 +88,7 @@ const (
 	ReasonGRPCNotServing        = "GRPCNotServing"        // the peer says that the service doesn't serve, or that it has none of that name
 )
 
-// State is what Snapshot tells of one endpoint.
+// State is what States tells of one endpoint.
 type State struct {
 	Verdict  Verdict
 	Reason   string // of an Unhealthy verdict, one of the Reason constants; "" for a seeded one

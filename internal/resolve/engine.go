@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/external-backend/operator/internal/fair"
 )
 
 const (
@@ -28,9 +30,9 @@ type Engine struct {
 	owners   map[types.NamespacedName]*owner
 	records  map[recordKey]*record
 	schedule schedule
-	sleeps   time.Time     // until when Start waits; zero = it looks at the schedule before it does
-	ready    [classes]line // due
-	asking   [classes]int  // with a worker
+	sleeps   time.Time                   // until when Start waits; zero = it looks at the schedule before it does
+	ready    [classes]fair.Line[*record] // due; by namespace, so that nobody waits for all the names of somebody else
+	asking   [classes]int                // with a worker
 	workers  int
 	stale    map[string]int // names and how many questions serve them stale
 	started  bool
@@ -211,11 +213,12 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 			delete(e.records, t.record.recordKey)
 		default:
 			t.record.busy = true
-			e.ready[t.record.class()].push(t.record)
+			line := &e.ready[t.record.class()]
+			line.Push(t.record.namespace(line), t.record)
 		}
 	}
 	for c := range classes {
-		spawn += min(e.ready[c].n, c.share(e.options.MaxConcurrent)-e.asking[c])
+		spawn += min(e.ready[c].Len(), c.share(e.options.MaxConcurrent)-e.asking[c])
 	}
 	spawn = min(spawn, e.options.MaxConcurrent-e.workers)
 	e.workers += spawn
@@ -246,46 +249,15 @@ func (c class) share(n int) int {
 	return max(1, [classes]int{classKnown: n - n/4, classNew: n / 2, classSlow: n / 8}[c])
 }
 
-// line is records that wait for a worker. The namespaces of their owners take turns, so that nobody waits for all the
-// names of somebody else.
-type line struct {
-	n     int
-	turns []string             // the namespaces that wait, whose turn comes first first
-	waits map[string][]*record // in the order of their times
-}
-
-// push puts r in line with that one of its users who waits least.
-func (l *line) push(r *record) {
-	if l.waits == nil {
-		l.waits = map[string][]*record{}
-	}
+// namespace is under which one a record stands in line: that of its users' whose others are the fewest there.
+func (r *record) namespace(line *fair.Line[*record]) string {
 	namespace, ahead := "", -1
 	for q := range r.users {
-		if n := len(l.waits[q.owner.key.Namespace]); ahead < 0 || n < ahead {
+		if n := line.Waiting(q.owner.key.Namespace); ahead < 0 || n < ahead {
 			namespace, ahead = q.owner.key.Namespace, n
 		}
 	}
-	if ahead <= 0 {
-		l.turns = append(l.turns, namespace)
-	}
-	l.waits[namespace] = append(l.waits[namespace], r)
-	l.n++
-}
-
-// pop takes the next one out of a line that has one.
-func (l *line) pop() *record {
-	namespace := l.turns[0]
-	l.turns = l.turns[1:]
-	queue := l.waits[namespace]
-	r := queue[0]
-	if queue[0] = nil; len(queue) > 1 {
-		l.waits[namespace] = queue[1:]
-		l.turns = append(l.turns, namespace)
-	} else {
-		delete(l.waits, namespace)
-	}
-	l.n--
-	return r
+	return namespace
 }
 
 // work does lookups until none is due.
@@ -308,8 +280,8 @@ func (e *Engine) next(ctx context.Context) (*record, class) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for c := range classes {
-		for e.ready[c].n > 0 && ctx.Err() == nil && e.asking[c] < c.share(e.options.MaxConcurrent) {
-			r := e.ready[c].pop()
+		for e.ready[c].Len() > 0 && ctx.Err() == nil && e.asking[c] < c.share(e.options.MaxConcurrent) {
+			r := e.ready[c].Pop()
 			if len(r.users) > 0 {
 				e.asking[c]++
 				return r, c

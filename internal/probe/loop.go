@@ -1,10 +1,11 @@
 package probe
 
 import (
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/external-backend/operator/internal/fair"
 )
 
 const (
@@ -15,6 +16,9 @@ const (
 	// patience is how long a probe may stay unanswered before it counts as silent, for an endpoint of which no better
 	// is known.
 	patience = 100 * time.Millisecond
+
+	// slow is how long an answer takes to count its endpoint among the silent ones, with whom it shares half of the room.
+	slow = time.Second
 
 	// maxKeptPeriod is the longest period over which a connection is kept from one probe to the next. Over longer ones
 	// firewalls forget connections without a word, and little is saved.
@@ -73,13 +77,16 @@ type events struct {
 	hints []*target  // the peer has closed the connection that was kept
 }
 
+// line is targets that wait, by namespace, so that nobody waits for all that somebody else wants probed.
+type line = fair.Line[*target]
+
 // loop drives an engine. Only the goroutine that runs it touches it.
 type loop struct {
 	*Engine
 	net     network
 	flights queue[*attempt] // what is in flight, by the time that it is looked at if nothing happens
 	quiet   int             // of those, how many count as silent
-	lines   [2]line         // targets whose probe is due and finds no room: those that answer, those that are silent
+	lines   [2]line         // targets whose probe is due and finds no room: those that answer, those that are silent or slow
 	ended   []*attempt      // not settled yet
 	begun   []*attempt      // not handed to the network yet
 	notify  map[types.NamespacedName]struct{}
@@ -226,7 +233,7 @@ func (l *loop) settleLocked(a *attempt, now instant) {
 		return
 	}
 	if o.result != unknown {
-		t.silent = now >= a.deadline
+		t.silent = now >= a.deadline || now-a.started >= slow
 	}
 	if o.result == success {
 		t.usual = now - a.started
@@ -277,7 +284,7 @@ func (l *loop) queueLocked(t *target, due instant) {
 		return
 	}
 	t.waiting, t.due = true, due
-	l.lines[side(t.silent)].push(t)
+	l.lines[side(t.silent)].Push(t.owner.key.Namespace, t)
 }
 
 func side(silent bool) int {
@@ -299,7 +306,8 @@ func (l *loop) hasRoom(silent bool) bool {
 // admitLocked begins the probes of those who wait, the longest waiting first, as far as there is room.
 func (l *loop) admitLocked(now instant) {
 	for len(l.begun) < maxBegun {
-		answering, silent := l.lines[0].first(), l.lines[1].first()
+		answering, _ := l.lines[0].First()
+		silent, _ := l.lines[1].First()
 		if answering != nil && !l.hasRoom(false) {
 			answering = nil
 		}
@@ -308,10 +316,10 @@ func (l *loop) admitLocked(now instant) {
 		}
 		switch {
 		case answering != nil && (silent == nil || answering.due <= silent.due):
-			l.lines[0].pop()
+			l.lines[0].Pop()
 			l.beginLocked(answering, now)
 		case silent != nil:
-			l.lines[1].pop()
+			l.lines[1].Pop()
 			l.beginLocked(silent, now)
 		default:
 			l.crowded = false
@@ -387,29 +395,4 @@ func (l *loop) shutdown() {
 	l.mu.Unlock()
 	l.cancelStale()
 	l.metrics.inFlight.Set(0)
-}
-
-// line is a first-in, first-out line of targets.
-type line struct {
-	targets []*target
-	head    int
-}
-
-func (q *line) push(t *target) { q.targets = append(q.targets, t) }
-
-// first returns who waits longest, nil where nobody waits.
-func (q *line) first() *target {
-	if q.head == len(q.targets) {
-		return nil
-	}
-	return q.targets[q.head]
-}
-
-func (q *line) pop() {
-	q.targets[q.head] = nil
-	q.head++
-	if 2*q.head >= len(q.targets) {
-		q.targets = slices.Delete(q.targets, 0, q.head)
-		q.head = 0
-	}
 }

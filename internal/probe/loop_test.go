@@ -357,6 +357,45 @@ func TestBlackHolesDelayNobody(t *testing.T) {
 	}
 }
 
+// TestSlowPeersDelayNobody lets a tenant have far more probed than there is room for, by servers that take their time. Only who owns them waits.
+func TestSlowPeersDelayNobody(t *testing.T) {
+	for _, took := range []time.Duration{slow - ms, 2900 * ms} {
+		t.Run(took.String(), func(t *testing.T) {
+			crowd := types.NamespacedName{Namespace: "crowd", Name: "slow"}
+			peers := func(e Endpoint) (outcome, time.Duration) {
+				if e.ID.Port == 81 {
+					return outcome{result: success}, took
+				}
+				return outcome{result: success}, ms
+			}
+			check := with(tcpCheck(), func(c *Check) { c.Period = 3 * sec })
+			many, list := endpoints(4000, Healthy), endpoints(20, Healthy)
+			for i := range many {
+				many[i].ID.Target, many[i].ID.Port = "slow-"+many[i].ID.Target, 81
+			}
+			bubble(t, Options{MaxConcurrent: 100}, peers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				e.Sync(crowd, check, many)
+				settled(20 * sec)
+				e.Sync(owner1, check, list)
+				from := time.Now()
+				settled(60 * sec)
+				for _, endpoint := range list {
+					starts := n.of(endpoint)
+					for i, last := 0, from; i < len(starts); i++ {
+						if gap := starts[i].Sub(last); gap > check.Period+slow+50*ms { // at worst all room was just taken
+							t.Errorf("%v was not probed for %v", endpoint.ID, gap)
+						}
+						last = starts[i]
+					}
+					if len(starts) < 19 {
+						t.Errorf("%v was probed %d times in a minute", endpoint.ID, len(starts))
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestDetection(t *testing.T) {
 	check := with(tcpCheck(), func(c *Check) { c.Period, c.Timeout, c.Confirm = 2*sec, sec, 200*ms })
 	for _, test := range []struct {

@@ -69,11 +69,7 @@ func TestAPIServerGone(t *testing.T) {
 	if err := h.StartComponent(t.Context(), devcluster.APIServer); err != nil {
 		t.Fatal(err)
 	}
-	// The garbage collector, which later tests wait for, would take half a minute and more to come back by itself.
-	h.StopComponent(devcluster.ControllerManager)
-	if err := h.StartComponent(t.Context(), devcluster.ControllerManager); err != nil {
-		t.Fatal(err)
-	}
+	restartControllerManager(h)
 
 	want := harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy}
 	h.Within(seconds, "what died to be out of rotation", func() error {
@@ -108,6 +104,15 @@ func TestAPIServerGone(t *testing.T) {
 	case <-m.Exited():
 		t.Error("the manager has ended")
 	default:
+	}
+}
+
+// restartControllerManager brings the garbage collector back, which later tests wait for, and which after an outage would take half a minute and more by itself.
+func restartControllerManager(h *harness.Test) {
+	h.T.Helper()
+	h.StopComponent(devcluster.ControllerManager)
+	if err := h.StartComponent(h.T.Context(), devcluster.ControllerManager); err != nil {
+		h.T.Fatal(err)
 	}
 }
 

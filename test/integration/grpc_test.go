@@ -1,0 +1,107 @@
+package integration
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/test/harness"
+)
+
+// serveGRPC starts a gRPC server, which goes with the test.
+func serveGRPC(h *harness.Test, at netip.AddrPort, listen func(network, address string) (net.Listener, error), server *grpc.Server) {
+	h.T.Helper()
+	listener, err := listen("tcp", at.String())
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	var done sync.WaitGroup
+	done.Go(func() { _ = server.Serve(listener) }) // ends with Stop
+	h.T.Cleanup(func() {
+		server.Stop()
+		done.Wait()
+	})
+}
+
+// TestGRPC asks a real gRPC server for the health of its services.
+func TestGRPC(t *testing.T) {
+	h := parallel(t)
+	readReferences(h)
+	m := h.Machine("grpc")
+	ca := newAuthority(t)
+	pair := ca.issue(t, &x509.Certificate{DNSNames: []string{"grpc.example.com"}})
+	certificate, err := tls.X509KeyPair([]byte(pair.cert), []byte(pair.key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": ca.cert}})
+	services := health.NewServer() // "" serves from the start
+	services.SetServingStatus("orders", grpc_health_v1.HealthCheckResponse_SERVING)
+	services.SetServingStatus("billing", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	plain, secure, other := m.At4(9000), m.At4(9001), m.At4(9002)
+	for at, server := range map[netip.AddrPort]*grpc.Server{
+		plain: grpc.NewServer(), secure: grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&certificate))),
+	} {
+		grpc_health_v1.RegisterHealthServer(server, services)
+		serveGRPC(h, at, m.Listen, server)
+	}
+	serveGRPC(h, other, m.Listen, grpc.NewServer()) // knows nothing of health
+
+	check := func(name string, at netip.AddrPort, grpc string) {
+		t.Helper()
+		apply(h, name, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: grpc, port: 80, targetPort: %d}]\ntargets: [{name: a, address: %s}]\nhealthCheck: {%s, %s}",
+			at.Port(), at.Addr(), grpc, pace)
+	}
+	well := func(name string, at netip.AddrPort) {
+		t.Helper()
+		h.WaitStates(name, all(harness.Healthy, at))
+		waitTarget(h, name, "a", "Healthy", "")
+	}
+	ill := func(name string, at netip.AddrPort, reason string) {
+		t.Helper()
+		h.WaitStates(name, all(harness.Unhealthy, at))
+		waitTarget(h, name, "a", "Unhealthy", reason)
+	}
+	const trusted = ", tls: {serverName: grpc.example.com, caCertificateRef: {kind: ConfigMap, name: ca}}"
+	check("whole", plain, "grpc: {}")
+	check("orders", plain, "grpc: {service: orders, port: 9000}")
+	check("billing", plain, "grpc: {service: billing}")
+	check("nobody", plain, "grpc: {service: nobody}")
+	check("secure", secure, "grpc: {service: orders, mode: TLS}"+trusted)
+	check("unverified", secure, "grpc: {service: orders, mode: TLS}, tls: {serverName: grpc.example.com}")
+	check("in-the-clear", secure, "grpc: {service: orders}")
+	check("unimplemented", other, "grpc: {}")
+	well("whole", plain)
+	well("orders", plain)
+	well("secure", secure)
+	ill("billing", plain, "GRPCNotServing")
+	ill("nobody", plain, "GRPCNotServing")
+	ill("unverified", secure, "TLSVerificationFailed")
+	h.WaitStates("in-the-clear", all(harness.Unhealthy, secure))
+	ill("unimplemented", other, "UnexpectedStatus")
+
+	services.SetServingStatus("orders", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	services.SetServingStatus("billing", grpc_health_v1.HealthCheckResponse_SERVING)
+	ill("orders", plain, "GRPCNotServing")
+	ill("secure", secure, "GRPCNotServing")
+	well("billing", plain)
+	well("whole", plain)
+
+	services.Shutdown() // as a server does that is about to go
+	ill("whole", plain, "GRPCNotServing")
+	services.Resume()
+	well("whole", plain)
+	well("orders", plain)
+	well("secure", secure)
+	ill("nobody", plain, "GRPCNotServing")
+}

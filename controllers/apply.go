@@ -1,10 +1,12 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -33,7 +35,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		return
 	}
 	for range maxServiceWrites {
-		p := plan.Service(b, o.service)
+		p := plan.Service(b, o.service, o.left)
 		if p.Conflict != "" {
 			out.fail(v1alpha1.ReasonServiceConflict, p.Conflict, nil)
 			return
@@ -53,6 +55,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			}
 		default:
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err)), retriable(err))
+			out.next = earlier(out.next, r.now().Add(refusedRetry))
 			return
 		}
 	}
@@ -96,7 +99,10 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// retriable is nil for what only a change of the spec can mend: it is not tried again before.
+// refusedRetry is how long after a refusal the same is tried again: a node port may have become free, or a family served.
+const refusedRetry = 30 * time.Second
+
+// retriable is nil for what hardly anything but a change of the spec can mend: it is not tried again soon.
 func retriable(err error) error {
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		return nil
@@ -114,8 +120,8 @@ func (o *observation) sliceOwner(b *v1alpha1.ExternalBackend) *metav1.OwnerRefer
 
 // applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish
 // first. It reports whether all went well.
-func (r *Reconciler) applySlices(ctx context.Context, o *observation, m *memory, c plan.SliceChanges, out *outcome) bool {
-	w := sliceWriter{Reconciler: r, ctx: ctx, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
+func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, c plan.SliceChanges, out *outcome) bool {
+	w := sliceWriter{Reconciler: r, ctx: ctx, backend: b.Name, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
 	for _, s := range o.slices {
 		w.current[s.Name] = s
 	}
@@ -142,6 +148,7 @@ func (r *Reconciler) applySlices(ctx context.Context, o *observation, m *memory,
 type sliceWriter struct {
 	*Reconciler
 	ctx     context.Context
+	backend string
 	memory  *memory
 	current map[string]*discoveryv1.EndpointSlice
 	failed  []*discoveryv1.EndpointSlice
@@ -204,7 +211,7 @@ func (w *sliceWriter) strands(name string, next *discoveryv1.EndpointSlice) bool
 func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
 	var live discoveryv1.EndpointSlice
 	switch err := w.Live.Get(w.ctx, client.ObjectKeyFromObject(s), &live); {
-	case err == nil && ours(&live):
+	case err == nil && ours(&live) && cmp.Or(live.Labels[v1alpha1.LabelName], w.backend) == w.backend:
 		w.memory.createdSlice(&live, w.now())
 		w.stale = true
 	case apierrors.IsNotFound(err):

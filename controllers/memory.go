@@ -21,6 +21,8 @@ import (
 type memory struct {
 	// uid is the ExternalBackend's: one that is made anew under the same name begins anew.
 	uid types.UID
+	// notReadyToo is publishNotReadyAddresses of the Service when it was there last.
+	notReadyToo bool
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState

@@ -37,6 +37,8 @@ const (
 type observation struct {
 	// service is the Service of that name, whoever owns it; nil where there is none.
 	service *corev1.Service
+	// left: the ExternalBackend whose label the Service bears is gone, or has gone elsewhere.
+	left bool
 	// slices are ours.
 	slices []*discoveryv1.EndpointSlice
 	// foreign is what others publish behind the Service and we may not take away; yielding and yieldingEndpoints are what we may, once ours stands.
@@ -68,6 +70,13 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 		return nil, err
 	}
 	o.service = m.latestService(o.service, r.now())
+	if o.service != nil {
+		m.notReadyToo = o.service.Spec.PublishNotReadyAddresses
+	}
+	var err error
+	if o.left, err = r.left(ctx, b, o.service); err != nil {
+		return nil, err
+	}
 	cached, err := r.ownSlices(ctx, b, o.service)
 	if err != nil {
 		return nil, err
@@ -78,6 +87,22 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 	}
 	o.view, err = r.policies.view(ctx, b.Namespace)
 	return o, err
+}
+
+// left tells whether service bears the label of another ExternalBackend than b that has nothing to do with it any more.
+func (r *Reconciler) left(ctx context.Context, b *v1alpha1.ExternalBackend, service *corev1.Service) (bool, error) {
+	if service == nil {
+		return false, nil
+	}
+	name := service.Labels[v1alpha1.LabelName]
+	if name == "" || name == b.Name {
+		return false, nil
+	}
+	var other v1alpha1.ExternalBackend
+	if err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &other); err != nil {
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+	return other.Spec.ServiceRef != nil || plan.ServiceName(&other) != service.Name, nil
 }
 
 // ownSlices are b's slices as the cache shows them, not to be changed: those with its labels, and those that it controls, itself or by its Service, whatever has
@@ -253,7 +278,7 @@ func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) strin
 		return o.blocked(b)
 	}
 	if o.service != nil {
-		if p := plan.Service(b, o.service); p.Conflict != "" {
+		if p := plan.Service(b, o.service, o.left); p.Conflict != "" {
 			return p.Conflict
 		}
 	}
@@ -322,7 +347,7 @@ type front struct {
 }
 
 // front reads it from the Service, and where that is missing from the slices that are there, which stay as they are.
-func (o *observation) front(b *v1alpha1.ExternalBackend) front {
+func (o *observation) front(b *v1alpha1.ExternalBackend, m *memory) front {
 	if s := o.service; s != nil {
 		f := front{
 			Families: plan.FamiliesOf(s), Headless: plan.Headless(s), NotReadyToo: s.Spec.PublishNotReadyAddresses,
@@ -334,7 +359,7 @@ func (o *observation) front(b *v1alpha1.ExternalBackend) front {
 		}
 		return f
 	}
-	f := front{Serves: func(*v1alpha1.Port) bool { return true }, missing: true}
+	f := front{NotReadyToo: m.notReadyToo, Serves: func(*v1alpha1.Port) bool { return true }, missing: true}
 	for _, s := range o.slices {
 		f.IPv4 = f.IPv4 || s.AddressType == discoveryv1.AddressTypeIPv4
 		f.IPv6 = f.IPv6 || s.AddressType == discoveryv1.AddressTypeIPv6
@@ -363,7 +388,7 @@ func (f *front) mismatch(b *v1alpha1.ExternalBackend, c *plan.Candidates, out *o
 	case len(lacking) > 0:
 		out.fail(v1alpha1.ReasonPortMismatch, fmt.Sprintf("Service %q lacks ports of spec.ports, by name and protocol: %s.",
 			plan.ServiceName(b), strings.Join(lacking[:min(len(lacking), 5)], ", ")), nil)
-	case out.status.Programmed == "" && f.ZoneHints && !plan.Hinted(c, f.NodeHints):
-		out.status.ProgrammedMessage = "kube-proxy will ignore all trafficDistribution hints, because some targets have no zone."
+	case out.status.Programmed == "" && f.ZoneHints:
+		out.status.ProgrammedMessage = plan.HintsIgnored(c, f.NodeHints)
 	}
 }

@@ -189,6 +189,7 @@ func (o *outcome) fail(reason, message string, err error) {
 func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
 	out := outcome{status: plan.StatusInput{Backend: b, Before: o.status, Now: r.now()}}
 	if out.status.Invalid = plan.Validate(b, o.service); out.status.Invalid != "" {
+		r.withdrawRefused(ctx, b, o, m, &out)
 		return out
 	}
 	m.refs = r.readReferences(ctx, b, m.refs)
@@ -196,13 +197,16 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	switch conflict := r.conflict(b, o); {
 	case conflict == "":
 		r.applyService(ctx, b, o, m, &out)
-	case o.hasSelector(b):
+	case o.service != nil && plan.OfPredecessor(b, o.service):
+		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name), nil)
+		return out
+	case o.hasSelector(b), o.service != nil && !o.behindOurs(b):
 		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
 		r.withdraw(ctx, b, o, m, &out)
 		return out
 	default:
 		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
-		if len(o.slices) == 0 || !o.behindOurs(b) { // what worked before others came goes on working
+		if len(o.slices) == 0 || o.service == nil { // what worked before others came goes on working
 			return out
 		}
 	}
@@ -236,18 +240,32 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 // withdraw takes all slices back: the Service has no endpoints of ours, or is an alias.
 func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	r.stop(b, m)
-	r.applySlices(ctx, o, m, plan.SliceChanges{Delete: o.slices}, out)
+	r.applySlices(ctx, b, o, m, plan.SliceChanges{Delete: o.slices}, out)
 	candidates := plan.NoEndpoints(b, o.nameNotes(b))
 	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
+}
+
+// withdrawRefused takes back what policy has come to refuse of what stands, where the spec can't be acted on; all else stays as it is.
+func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	if o.service == nil {
+		return
+	}
+	kept, refused := plan.Refused(b, plan.Published(o.slices).Endpoints, permit(o.view))
+	if refused == "" {
+		return
+	}
+	front := o.front(b, m)
+	r.applySlices(ctx, b, o, m, plan.Slices(r.template(b, o, &front), kept, o.slices), out)
+	out.status.Withdrawn, out.status.Left = refused, kept
 }
 
 // publishPassthrough programs the slice that holds the target's name itself.
 func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	r.stop(b, m)
-	front := o.front(b)
+	front := o.front(b, m)
 	notes := o.nameNotes(b)
 	changes, publication := plan.PassthroughSlices(r.template(b, o, &front), b, front.Serves, notes.Denied == "", o.slices)
-	r.applySlices(ctx, o, m, changes, out)
+	r.applySlices(ctx, b, o, m, changes, out)
 	candidates := plan.NoEndpoints(b, notes)
 	front.mismatch(b, &candidates, out)
 	out.status.Candidates, out.status.Publication = &candidates, &publication
@@ -264,7 +282,7 @@ func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, front
 // publish programs the EndpointSlices: names to addresses, addresses to endpoints, endpoints to slices.
 func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	key := client.ObjectKeyFromObject(b)
-	front := o.front(b)
+	front := o.front(b, m)
 	published := plan.Published(o.slices)
 	standing := published.Endpoints
 	names := wanted(b, front.Families)
@@ -285,7 +303,7 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	m.tier = &publication.Tier
 	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover)
 	changes := plan.Slices(r.template(b, o, &front), endpoints, o.slices)
-	written := r.applySlices(ctx, o, m, changes, out)
+	written := r.applySlices(ctx, b, o, m, changes, out)
 	if settled && written {
 		r.stopForeign(ctx, o, out)
 	}

@@ -82,7 +82,7 @@ func CacheOptions() cache.Options {
 // Setup makes the engines and the controller that joins them, and adds all to mgr. Engines and controller run on the leader alone.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prometheus.Registerer) error {
 	r := &Reconciler{
-		Client:   mgr.GetClient(),
+		Client:   client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy),
 		Live:     mgr.GetAPIReader(),
 		Recorder: mgr.GetEventRecorder("external-backend"),
 		Metrics:  NewMetrics(metrics),
@@ -178,7 +178,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("externalbackend").
-		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: madeAnew}))).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		})).
@@ -200,6 +200,9 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		}).
 		Complete(r)
 }
+
+// madeAnew: a watch that was interrupted shows a deletion and a creation as one update.
+func madeAnew(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }
 
 // rangesChanged: only addresses and ranges of a Node matter; the cache holds nothing else.
 func rangesChanged(e event.UpdateEvent) bool {

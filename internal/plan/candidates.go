@@ -409,6 +409,28 @@ func (f *finder) leave() {
 	}
 }
 
+// Refused parts what stands into what may stay and what policy refuses by now, which it names by targets, each once; "" where that is nothing. It is for a spec that can't be
+// acted on, of which it believes the names of targets alone.
+func Refused(b *v1alpha1.ExternalBackend, published []Endpoint, permit Permit) (kept []Endpoint, refused string) {
+	names := make(map[string]string, len(b.Spec.Targets))
+	for i := range b.Spec.Targets {
+		names[b.Spec.Targets[i].Name] = targetName(&b.Spec.Targets[i])
+	}
+	var list targetList
+	told := map[string]bool{}
+	for i := range published {
+		e := &published[i]
+		r := permit(names[e.Target], e.Addr, e.Ports)
+		if !r.Denied || r.KeepPublished {
+			kept = append(kept, *e)
+		} else if !told[e.Target] {
+			told[e.Target] = true
+			list.add(e.Target, r.Kind)
+		}
+	}
+	return kept, list.String()
+}
+
 // leavers is by what endpoints that are leaving are known: targets, as indexes in spec.targets, by their names, and probes.
 type leavers struct {
 	targets map[string]int

@@ -16,7 +16,7 @@ func PassthroughSlices(t SliceTemplate, b *v1alpha1.ExternalBackend, serves func
 	target := &b.Spec.Targets[0]
 	ports := slicePorts(b, target, serves, 0)
 	wanted := allowed && target.State != v1alpha1.TargetStateDisabled && len(ports) > 0
-	name := b.Name[:min(len(b.Name), nameBackendLength)] + "-fqdn"
+	name := slicePrefix(b.Name, &group{family: discoveryv1.AddressTypeFQDN, key: string(discoveryv1.AddressTypeFQDN)}) + "0"
 	for _, s := range existing {
 		if wanted && s.Name == name && s.AddressType == discoveryv1.AddressTypeFQDN {
 			current = s

@@ -187,7 +187,7 @@ func (w *world) plan(t *testing.T) {
 // planService writes the Service as often as the plan wants, playing the API server's part.
 func (w *world) planService(t *testing.T) {
 	for range 4 {
-		p := Service(w.backend, w.service)
+		p := Service(w.backend, w.service, false)
 		if p.Write == nil {
 			return
 		}
@@ -200,7 +200,7 @@ func (w *world) planService(t *testing.T) {
 			}
 		}
 	}
-	if p := Service(w.backend, w.service); p.Write != nil {
+	if p := Service(w.backend, w.service, false); p.Write != nil {
 		t.Errorf("the Service does not settle:\n%s", cmp.Diff(w.service, p.Write))
 	}
 }

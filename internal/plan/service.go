@@ -35,9 +35,20 @@ type ServicePlan struct {
 // AnnotationAdopted marks a Service that was adopted, and so survives its ExternalBackend.
 const AnnotationAdopted = "external-backend.io/adopted"
 
-// Owns tells whether s is b's to write: created by it, be it that someone has taken the owner away, or adopted.
+// Owns tells whether s is b's to write: created by it, be it that someone has taken the owner away, or adopted. A label alone, which may have come with a copied manifest,
+// makes no Service ours that chooses its endpoints itself.
 func Owns(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
-	return metav1.IsControlledBy(s, b) || metav1.GetControllerOf(s) == nil && s.Labels[v1alpha1.LabelName] == b.Name
+	if metav1.GetControllerOf(s) != nil {
+		return metav1.IsControlledBy(s, b)
+	}
+	return s.Labels[v1alpha1.LabelName] == b.Name &&
+		(len(s.Spec.Selector) == 0 || s.Annotations[AnnotationAdopted] != "" || s.Annotations[AnnotationServiceKeys] != "")
+}
+
+// OfPredecessor tells whether s belongs to an earlier ExternalBackend of b's name, with which the garbage collector takes it.
+func OfPredecessor(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
+	owner := metav1.GetControllerOf(s)
+	return owner != nil && owner.APIVersion == v1alpha1.GroupVersion.String() && owner.Kind == "ExternalBackend" && owner.Name == b.Name && owner.UID != b.UID
 }
 
 // adopted tells whether s is b's by adoption.
@@ -45,8 +56,8 @@ func adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	return Owns(b, s) && s.Annotations[AnnotationAdopted] != ""
 }
 
-// Service plans the next write of b's Service, given the one of that name that is there, or nil.
-func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
+// Service plans the next write of b's Service, given the one of that name that is there, or nil. left: the ExternalBackend that once adopted it is gone, or has gone elsewhere.
+func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) ServicePlan {
 	if live == nil {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: ServiceName(b), Namespace: b.Namespace}}
 		setService(b, s, false)
@@ -54,7 +65,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
 	}
 	var out ServicePlan
 	if !Owns(b, live) {
-		if out.Conflict = unadoptable(b, live); out.Conflict != "" {
+		if out.Conflict = unadoptable(b, live, left); out.Conflict != "" {
 			return out
 		}
 		out.Adopted = true
@@ -73,7 +84,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service) ServicePlan {
 }
 
 // unadoptable says why b may not take live over; "" where it may.
-func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
+func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) string {
 	refuse := func(format string, args ...any) string {
 		return fmt.Sprintf("Service %q is there already and is not this ExternalBackend's: %s.", live.Name, fmt.Sprintf(format, args...))
 	}
@@ -85,7 +96,7 @@ func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 		return refuse("choose another spec.service.name, attach to it by serviceRef, or take it over with spec.service.adoptionPolicy: IfSelectorless")
 	case len(live.Spec.Selector) > 0:
 		return refuse("it has a selector, so it can't be adopted")
-	case live.Labels[v1alpha1.LabelName] != "" && live.Labels[v1alpha1.LabelName] != b.Name:
+	case live.Labels[v1alpha1.LabelName] != "" && live.Labels[v1alpha1.LabelName] != b.Name && !left:
 		return refuse("ExternalBackend %q has adopted it", live.Labels[v1alpha1.LabelName])
 	case liveType(live) != ServiceType(b):
 		return refuse("it is of type %s, not %s, so it can't be adopted", liveType(live), ServiceType(b))

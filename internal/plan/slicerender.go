@@ -224,6 +224,9 @@ func (n *namer) next() string {
 	}
 }
 
+// familyMarks are the address families as slices' names have them.
+var familyMarks = map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "v4", discoveryv1.AddressTypeIPv6: "v6", discoveryv1.AddressTypeFQDN: "fqdn"}
+
 // slicePrefix names a group. The hash has a fixed length and covers the whole name of the backend, so that no two backends' names meet, not
 // even where one backend is named like a slice of the other.
 func slicePrefix(backend string, g *group) string {
@@ -232,9 +235,5 @@ func slicePrefix(backend string, g *group) string {
 	h.Write([]byte{0})
 	h.Write([]byte(g.key))
 	hash := base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:nameHashLength]
-	family := "-v4-"
-	if g.family == discoveryv1.AddressTypeIPv6 {
-		family = "-v6-"
-	}
-	return backend[:min(len(backend), nameBackendLength)] + family + strings.ToLower(hash) + "-"
+	return backend[:min(len(backend), nameBackendLength)] + "-" + familyMarks[g.family] + "-" + strings.ToLower(hash) + "-"
 }

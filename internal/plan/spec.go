@@ -149,14 +149,30 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 // ServiceLabels are the labels of spec.service, which the slices carry as well: kube-proxy and others select slices by the labels of their Service.
 func ServiceLabels(b *v1alpha1.ExternalBackend) map[string]string { return plain(service(b).Labels) }
 
-// Hinted tells whether every endpoint has what trafficDistribution hints are made from: kube-proxy ignores them all where one lacks it.
-func Hinted(c *Candidates, nodes bool) bool {
+// HintsIgnored tells what becomes of trafficDistribution hints where some endpoints lack what they are made from; "" where all have it. kube-proxy goes by no hint of a kind
+// that one of the endpoints lacks: without nodes by zones, and without zones by none (KEP-4444, KEP-3015).
+func HintsIgnored(c *Candidates, nodes bool) string {
+	lacksZone, lacksNode := false, false
 	for i := range c.Endpoints {
-		if c.Endpoints[i].Zone == "" || nodes && c.Endpoints[i].NodeName == "" {
-			return false
-		}
+		lacksZone = lacksZone || c.Endpoints[i].Zone == ""
+		lacksNode = lacksNode || nodes && c.Endpoints[i].NodeName == ""
 	}
-	return true
+	switch {
+	case lacksZone && (lacksNode || !nodes):
+		return "kube-proxy will ignore all trafficDistribution hints, because some targets have no " + lacking(nodes) + "."
+	case lacksNode:
+		return "kube-proxy will ignore all hints for nodes and go by zones alone, because some targets have no nodeName."
+	case lacksZone:
+		return "kube-proxy will ignore all hints for zones, because some targets have no zone."
+	}
+	return ""
+}
+
+func lacking(nodes bool) string {
+	if nodes {
+		return "nodeName and some no zone"
+	}
+	return "zone"
 }
 
 func appProtocol(p *v1alpha1.Port) *string {

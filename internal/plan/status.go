@@ -24,6 +24,9 @@ type StatusInput struct {
 	Nameserver, NameserverAudited string
 	// Programmed is v1alpha1.ReasonProgrammed or why it is not so, in ProgrammedMessage for people.
 	Programmed, ProgrammedMessage string
+	// Withdrawn names the targets that policy refuses of those that stood when the spec could not be acted on, Left is what still stands; "" where none is refused.
+	Withdrawn string
+	Left      []Endpoint
 	// Candidates and Publication are nil where none could be planned.
 	Candidates  *Candidates
 	Publication *Publication
@@ -52,6 +55,9 @@ func Status(in StatusInput) v1alpha1.ExternalBackendStatus {
 		w.permitted()
 		w.resolved()
 		w.healthy()
+	}
+	if in.Withdrawn != "" {
+		w.withdrawn()
 	}
 	w.accepted()
 	w.programmed()
@@ -121,6 +127,19 @@ func count(yes bool) int {
 		return 1
 	}
 	return 0
+}
+
+// withdrawn tells what has been taken back of a spec that can't be acted on.
+func (w *statusWriter) withdrawn() {
+	c := v1alpha1.EndpointCounts{Total: int32(len(w.Left))}
+	for i := range w.Left {
+		c.Ready += int32(count(w.Left[i].Ready))
+		c.Healthy += int32(count(w.Left[i].Serving))
+		c.Unhealthy += int32(count(!w.Left[i].Serving))
+	}
+	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
+	w.out.Endpoints = &c
+	w.set(v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied, sentence("Refused by policy: %s.", w.Withdrawn))
 }
 
 // badness orders the states of targets, worst first.
@@ -285,25 +304,38 @@ func joinSentences(parts ...string) string {
 
 // list names the first targets of which what says something, and tells what.
 func (w *statusWriter) list(what func(*TargetNotes) string) string {
-	var named []string
-	more := 0
+	var l targetList
 	for i := range w.Candidates.Notes {
 		if w.Backend.Spec.Targets[i].State == v1alpha1.TargetStateDisabled {
 			continue
 		}
-		text := what(&w.Candidates.Notes[i])
-		switch {
-		case text == "":
-		case len(named) < maxNamed:
-			named = append(named, fmt.Sprintf("target %q (%s)", w.Backend.Spec.Targets[i].Name, text))
-		default:
-			more++
+		if text := what(&w.Candidates.Notes[i]); text != "" {
+			l.add(w.Backend.Spec.Targets[i].Name, text)
 		}
 	}
-	if more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(named, ", "), more)
+	return l.String()
+}
+
+// targetList names the first maxNamed targets of many.
+type targetList struct {
+	named []string
+	more  int
+}
+
+func (l *targetList) add(target, text string) {
+	if len(l.named) < maxNamed {
+		l.named = append(l.named, fmt.Sprintf("target %q (%s)", target, text))
+	} else {
+		l.more++
 	}
-	return strings.Join(named, ", ")
+}
+
+func (l *targetList) String() string {
+	text := strings.Join(l.named, ", ")
+	if l.more > 0 {
+		text += fmt.Sprintf(" and %d more", l.more)
+	}
+	return text
 }
 
 func (w *statusWriter) resolved() {

@@ -1,0 +1,205 @@
+package controllers
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/probe"
+)
+
+const literalSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}], healthCheck: {tcpSocket: {}}}`
+
+// backend is the ExternalBackend as the API server has it.
+func (w *world) backend() *v1alpha1.ExternalBackend {
+	w.t.Helper()
+	var b v1alpha1.ExternalBackend
+	w.ok(w.live.Get(w.t.Context(), shop, &b))
+	return &b
+}
+
+// condition is "Status Reason: message".
+func (w *world) condition(kind string) string {
+	w.t.Helper()
+	c := meta.FindStatusCondition(w.backend().Status.Conditions, kind)
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+}
+
+func (w *world) expect(kind, want string) {
+	w.t.Helper()
+	if got := w.condition(kind); !strings.HasPrefix(got, want) {
+		w.t.Errorf("%s is %q, want %q", kind, got, want)
+	}
+}
+
+// TestMadeAnew: an ExternalBackend that is made anew under the same name before anyone saw it go gets a status of its own, whole.
+func TestMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	w.ok(w.live.Delete(t.Context(), w.backend()))
+	w.spec(literalSpec)
+	b := w.backend()
+	b.UID = "uid-of-another-shop"
+	w.ok(w.live.Delete(t.Context(), w.backend()))
+	b.ResourceVersion = ""
+	w.ok(w.live.Create(t.Context(), b))
+	w.settle()
+	w.expect(v1alpha1.ConditionAccepted, "True")
+	w.expect(v1alpha1.ConditionProgrammed, `False ApplyFailed: Service "shop" belongs to an earlier ExternalBackend`)
+	w.expect(v1alpha1.ConditionStalled, "")
+
+	var s corev1.Service
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	w.ok(w.live.Delete(t.Context(), &s)) // the garbage collector's work
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "True")
+
+	old, anew := w.backend(), w.backend()
+	anew.UID = "uid-of-a-third-shop"
+	if !madeAnew(event.UpdateEvent{ObjectOld: old, ObjectNew: anew}) || madeAnew(event.UpdateEvent{ObjectOld: old, ObjectNew: old}) {
+		t.Error("an update that shows another object is not told from one of the same")
+	}
+}
+
+// TestServiceOfOthers: behind a Service that has become someone else's nothing of ours stays.
+func TestServiceOfOthers(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	if n := len(w.endpoints()); n != 2 {
+		t.Fatalf("%d endpoints", n)
+	}
+	var s corev1.Service
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	w.ok(w.live.Delete(t.Context(), &s))
+	w.ok(w.live.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-theirs", Labels: map[string]string{v1alpha1.LabelName: shop.Name}},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "shop"}, Ports: []corev1.ServicePort{{Name: "web", Port: 8000}}},
+	}))
+	w.settle()
+	w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+	if left := w.endpoints(); len(left) != 0 {
+		t.Errorf("still behind it: %v", left)
+	}
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	if s.Spec.Selector["app"] != "shop" || len(s.OwnerReferences) != 0 || s.Spec.Ports[0].Name != "web" {
+		t.Errorf("the label alone made it ours: %+v", s)
+	}
+}
+
+// TestAdoptedAnew: a Service that survived the ExternalBackend which had adopted it can be adopted by another.
+func TestAdoptedAnew(t *testing.T) {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-service", Labels: map[string]string{v1alpha1.LabelName: "former"}},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.0.7", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	former := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "former", Namespace: shop.Namespace, UID: "uid-of-former"}}
+	former.Spec.Service = &v1alpha1.Service{Name: shop.Name}
+	w := newWorld(t, service, former)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
+	w.settle()
+	w.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Service "shop" is there already and is not this ExternalBackend's: ExternalBackend "former" has adopted it`)
+	w.ok(w.live.Delete(t.Context(), former))
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "True")
+}
+
+// TestRefusalIsTriedAgain: what the API server refuses may be mended by time, such as a node port in use.
+func TestRefusalIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.fault = func(n int) fault {
+		if n > 1 { // the status
+			return fault{}
+		}
+		return fault{err: apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, shop.Name, nil)}
+	}
+	w.spec(literalSpec)
+	w.refresh()
+	result, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
+	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 30*time.Second {
+		t.Errorf("tried again after %v, error %v; want after 30 s, and no error", result.RequeueAfter, err)
+	}
+}
+
+// TestRefusedWhileInvalid: a spec that can't be acted on keeps what it had, but for what policy refuses.
+func TestRefusedWhileInvalid(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	w.spec(strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}", "{name: a, address: 203.0.113.1, ports: [{name: nope, port: 1}]}", 1))
+	w.settle()
+	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	if n := len(w.endpoints()); n != 2 {
+		t.Fatalf("%d endpoints of an invalid spec, want both as before", n)
+	}
+	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	w.reconciler.policies.changed()
+	w.settle()
+	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.2")]; !ok || len(w.endpoints()) != 1 {
+		t.Errorf("published: %v", w.endpoints())
+	}
+	w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "a" (`)
+	if strings.Contains(w.condition(v1alpha1.ConditionPermitted), "203.0.113") {
+		t.Error("the message holds the refused address")
+	}
+	if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "1/1" {
+		t.Errorf("readyOfTotal %s", got)
+	}
+}
+
+// TestPassthroughNames: two backends whose long names begin alike publish each its own slice.
+func TestPassthroughNames(t *testing.T) {
+	w := newWorld(t)
+	long := "a-very-long-name-for-a-backend-in-production-"
+	for _, name := range []string{long + "one", long + "two"} {
+		b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: types.UID(name), Generation: 1}}
+		b.Spec = v1alpha1.ExternalBackendSpec{
+			Service: &v1alpha1.Service{Type: v1alpha1.ServiceTypeHeadless},
+			DNS:     &v1alpha1.DNS{Resolution: v1alpha1.DNSResolutionPassthrough},
+			Ports:   []v1alpha1.Port{{Name: "smtp", Port: 25, Protocol: corev1.ProtocolTCP}},
+			Targets: []v1alpha1.Target{{Name: "t", Hostname: "smtp.example.com"}},
+		}
+		w.ok(w.live.Create(t.Context(), b))
+		w.writes++
+		for range 3 {
+			w.refresh()
+			if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var services []string
+	for _, o := range w.objects() {
+		if o.GetObjectKind().GroupVersionKind().Kind == "EndpointSlice" || strings.Contains(fmt.Sprintf("%T", o), "EndpointSlice") {
+			services = append(services, o.GetLabels()["kubernetes.io/service-name"])
+		}
+	}
+	slices.Sort(services)
+	if want := []string{long + "one", long + "two"}; !slices.Equal(services, want) {
+		t.Errorf("slices of %v, want of %v", services, want)
+	}
+}

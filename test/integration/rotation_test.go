@@ -1,0 +1,99 @@
+package integration
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/external-backend/operator/test/harness"
+)
+
+// pool answers with some of its addresses at a time, in rotation.
+type pool struct {
+	mu    sync.Mutex
+	addrs []string
+	shown map[string]time.Time // when last
+	next  int
+}
+
+const (
+	poolSize  = 64
+	atATime   = 8
+	rotations = poolSize / atATime // queries, a second apart, until all have been shown
+)
+
+func (p *pool) reply(m *dns.Msg) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var window []string
+	for range atATime {
+		addr := p.addrs[p.next%len(p.addrs)]
+		p.next++
+		p.shown[addr] = time.Now()
+		window = append(window, addr)
+	}
+	return good(window...)(m)
+}
+
+// remove takes the last address out, and returns when it was shown last.
+func (p *pool) remove() (shown time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := p.addrs[len(p.addrs)-1]
+	p.addrs = p.addrs[:len(p.addrs)-1]
+	return p.shown[last]
+}
+
+// TestRotation: a pool that shows 8 of 64 addresses per answer settles at all of them, and then nothing is written any more. One that is gone for good stays for
+// removalDelaySeconds, drains for drainSeconds, and leaves; the others don't stir.
+func TestRotation(t *testing.T) {
+	h := parallel(t)
+	ns := newNameserver(h)
+	p := &pool{shown: map[string]time.Time{}}
+	want := harness.States{}
+	for i := range poolSize {
+		p.addrs = append(p.addrs, fmt.Sprintf("198.51.100.%d", i+1))
+		want[netip.AddrPortFrom(netip.MustParseAddr(p.addrs[i]), 8080)] = harness.Healthy
+	}
+	ns.set("db.example.com", p.reply)
+	const removalDelay, drain = 25 * time.Second, 4 * time.Second // the one is three rotations
+	byName(h, ns, "web", fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())), fmt.Sprintf("drainSeconds: %d", int(drain.Seconds())))
+	h.WaitReady("web")
+	seen := record(h, "web")
+	h.WaitStates("web", want)
+
+	settled, asked := h.CountWrites(), ns.queries()
+	h.Eventually("two more rotations", func() error {
+		if n := ns.queries() - asked; n < 2*rotations {
+			return fmt.Errorf("it was asked %d times", n)
+		}
+		return nil
+	})
+	if written := settled.Of("services", "endpointslices"); len(written) > 0 {
+		t.Errorf("while the pool rotates there was written %v", written)
+	}
+	h.WaitStates("web", want)
+
+	last := at(p.addrs[poolSize-1] + ":8080")
+	shown := p.remove()
+	want[last] = harness.Draining
+	h.WaitStates("web", want)
+	if after := time.Since(shown); after < removalDelay {
+		t.Errorf("the address began to drain %v after it was last shown", after)
+	}
+	delete(want, last)
+	h.WaitStates("web", want)
+	if after := time.Since(shown); after < removalDelay+drain-time.Second { // whole seconds are kept
+		t.Errorf("the address was gone %v after it was last shown", after)
+	}
+	for _, state := range seen.order() {
+		if !strings.HasSuffix(state, ":true,true,false") && !strings.Contains(state, " "+last.Addr().String()+":false,true,true") {
+			t.Errorf("seen was %q", state)
+		}
+	}
+}

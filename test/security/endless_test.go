@@ -1,0 +1,209 @@
+package security
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
+	"github.com/external-backend/operator/test/harness/lab"
+)
+
+// endless is a server that goes on saying something, to one who asks by a handler.
+type endless struct {
+	name    string
+	handler string
+	secure  bool // it says it within TLS
+	say     func(io.Writer)
+	state   string // what the endpoints become
+	reason  string // and why
+}
+
+// repeat says head, and then tail until nobody listens any more.
+func repeat(head, tail string) func(io.Writer) {
+	return func(w io.Writer) {
+		_, err := io.WriteString(w, head)
+		for chunk := strings.Repeat(tail, 1+4096/len(tail)); err == nil; {
+			_, err = io.WriteString(w, chunk)
+		}
+	}
+}
+
+// drip says a byte of text a second.
+func drip(text string) func(io.Writer) {
+	return func(w io.Writer) {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for i := range text {
+			if _, err := io.WriteString(w, text[i:i+1]); err != nil {
+				return
+			}
+			<-ticker.C
+		}
+	}
+}
+
+const (
+	ok       = "HTTP/1.1 200 OK\r\n"
+	settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	// A TLS record of 16 KiB.
+	record = "\x16\x03\x03\x40\x00"
+)
+
+// endlessServers speak without end in every place where a probe listens.
+var endlessServers = []endless{
+	{"body", "http", false, repeat(ok+"\r\n", "x"), harness.Healthy, ""},
+	{"chunks", "http", false, repeat(ok+"Transfer-Encoding: chunked\r\n\r\n", "5\r\nhello\r\n"), harness.Healthy, ""},
+	{"chunk-extension", "http", false, repeat(ok+"Transfer-Encoding: chunked\r\n\r\n5;", "x"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"headers", "http", false, repeat(ok, "X-Header: value\r\n"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"header", "http", false, repeat(ok+"X-Header: ", "x"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"interim", "http", false, repeat("", "HTTP/1.1 100 Continue\r\n\r\n"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"drip", "http", false, drip(ok + "\r\n"), harness.Unhealthy, v1alpha1.TargetReasonTimeout},
+	{"tls-body", "https", true, repeat(ok+"\r\n", "x"), harness.Healthy, ""},
+	{"tls-headers", "https", true, repeat(ok, "X-Header: value\r\n"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"tls-records", "https", false, repeat("", record+"\x02\x00\xff\xff"+strings.Repeat("x", 16<<10-4)), harness.Unhealthy, v1alpha1.TargetReasonTLSHandshakeFailed},
+	{"tls-drip", "https", false, drip(record + "\x02\x00\xff\xff"), harness.Unhealthy, v1alpha1.TargetReasonTimeout},
+	{"text", "tcp", false, repeat("", "PIN"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"grpc-settings", "grpc", false, repeat("", settings), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"grpc-pings", "grpc", false, repeat(settings, "\x00\x00\x08\x06\x00\x00\x00\x00\x00"+"12345678"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"grpc-data", "grpc", false, repeat(settings, "\x00\x00\x05\x00\x00\x00\x00\x00\x01"+"\x00\x00\x00\x00\x02"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"grpc-headers", "grpc", false, repeat(settings+"\x00\x00\x01\x01\x00\x00\x00\x00\x01\x88", "\x00\x00\x01\x09\x00\x00\x00\x00\x01\x88"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{"grpc-drip", "grpc", false, drip(settings + settings + settings), harness.Unhealthy, v1alpha1.TargetReasonTimeout},
+}
+
+const (
+	// endlessPort is the first port of the farm on which servers speak without end.
+	endlessPort = 9000
+	// endlessTargets is how many targets each of them has.
+	endlessTargets = 64
+	// maxGrowth is how much larger the manager may become by them, in bytes; the race detector takes several times what it watches.
+	maxGrowth = 256 << 20
+)
+
+// serve speaks to all who come to a port of the farm.
+func (e endless) serve(t testing.TB, f *farm, port int) {
+	t.Helper()
+	listener := f.open(t, port, e.secure)
+	go func() { // ends with the program
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(time.Minute))
+				go func() { _, _ = io.Copy(io.Discard, conn) }() // ends with the connection
+				e.say(conn)
+			}()
+		}
+	}()
+}
+
+// backend is an ExternalBackend with targets that are probed on a port.
+func (e endless) backend(number, port int) *v1alpha1.ExternalBackend {
+	b := newBackend(e.name, byName[e.handler])
+	at := new(intstr.FromInt32(int32(port)))
+	switch h := b.Spec.HealthCheck; {
+	case h.HTTPGet != nil:
+		h.HTTPGet.Port = at
+	case h.TCPSocket != nil:
+		h.TCPSocket.Port = at
+	default:
+		h.GRPC.Port = at
+	}
+	b.Spec.HealthCheck.TimeoutSeconds = 3
+	for i := range endlessTargets {
+		address := goodAddr(43000+number*endlessTargets+i, netip.IPv4Unspecified()).String()
+		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprint("t", i), Address: address})
+	}
+	return b
+}
+
+// TestEndless has servers speak without end in every place where a probe listens. The manager judges each, grows by no more than a bound, and sees others die and
+// come back meanwhile.
+func TestEndless(t *testing.T) {
+	h, other := harness.New(t), harness.New(t)
+	w := theWorld(h)
+	m := h.StartManager()
+	machine := other.Machine("other")
+	var servers []*lab.Server // for each one to die once
+	b := newBackend("other", byName["http"])
+	b.Spec.HealthCheck.HTTPGet.Path, b.Spec.HealthCheck.PeriodSeconds = lab.HealthPath, 1
+	b.Spec.HealthCheck.TimeoutSeconds, b.Spec.HealthCheck.ConfirmPeriodMilliseconds = 1, 100
+	for i := range endlessServers {
+		servers = append(servers, other.Serve(machine, "http", 8080+i))
+		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{
+			Name: fmt.Sprint("t", i), Address: machine.V4.String(), Ports: []v1alpha1.TargetPort{{Name: "probe", Port: int32(8080 + i)}}})
+	}
+	other.ApplyObject(b)
+	for i, e := range endlessServers {
+		e.serve(t, w.good, endlessPort+i)
+		h.ApplyObject(e.backend(i, byName[e.handler].port))
+	}
+	for _, e := range endlessServers {
+		wantVerdict(h, e.name, harness.Healthy, "")
+	}
+	size := func() float64 { return m.Metrics()["process_resident_memory_bytes"] }
+	before, most := size(), 0.0
+
+	for i, e := range endlessServers {
+		h.ApplyObject(e.backend(i, endlessPort+i))
+	}
+	states := harness.States{}
+	for i := range servers {
+		states[machine.At4(uint16(8080+i))] = harness.Healthy
+	}
+	flip := func(i int, state string) {
+		t.Helper()
+		began := time.Now()
+		servers[i].SetSick(state != harness.Healthy)
+		states[machine.At4(uint16(8080+i))] = state
+		other.WaitStates("other", states)
+		t.Logf("another's endpoint is %q after %v", state, time.Since(began).Round(time.Millisecond))
+		most = max(most, size())
+	}
+	for i, e := range endlessServers {
+		flip(i, harness.Unhealthy)
+		wantVerdict(h, e.name, e.state, e.reason)
+		flip(i, harness.Healthy)
+	}
+	t.Logf("the manager has grown from %.0f to %.0f MiB", before/(1<<20), most/(1<<20))
+	if most > before+maxGrowth {
+		t.Errorf("the manager has grown from %.0f to %.0f MiB", before/(1<<20), most/(1<<20))
+	}
+	for i, e := range endlessServers {
+		if w.good.visits(goodAddr(43000+i*endlessTargets, netip.IPv4Unspecified())) == 0 {
+			t.Errorf("nobody came to %s", e.name)
+		}
+	}
+	m.Stop()
+}
+
+// wantVerdict waits until all endpoints are of a state, and status gives the reason.
+func wantVerdict(h *harness.Test, name, state, reason string) {
+	h.T.Helper()
+	h.Eventually(fmt.Sprintf("all of %s to be %q", name, state), func() error {
+		endpoints := h.Endpoints(name)
+		for _, e := range endpoints {
+			if e.State != state {
+				return fmt.Errorf("%s is %q", e.At, e.State)
+			}
+		}
+		if len(endpoints) != endlessTargets {
+			return fmt.Errorf("there are %d", len(endpoints))
+		}
+		for _, is := range h.Backend(name).Status.Targets {
+			if is.Reason != reason {
+				return fmt.Errorf("%s is %s for %q, not %q", is.Name, is.State, is.Reason, reason)
+			}
+		}
+		return nil
+	})
+}

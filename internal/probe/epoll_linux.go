@@ -20,9 +20,6 @@ import (
 const (
 	readSize = 16 << 10 // of the one buffer that all connections share
 
-	// maxUses is how many probes go over one connection at most.
-	maxUses = 10
-
 	// maxCloses is how many kept connections in a row a peer may close before none is kept any more.
 	maxCloses = 2
 
@@ -212,7 +209,7 @@ func (p *poller) start(a *attempt) {
 		p.dial(a)
 		return
 	}
-	if c.handler != a.handler || c.dial != a.endpoint.Dial || c.host != a.endpoint.Host {
+	if a.fresh || c.handler != a.handler || c.dial != a.endpoint.Dial || c.host != a.endpoint.Host {
 		p.shut(c)
 		p.dial(a)
 		return
@@ -442,7 +439,7 @@ func (p *poller) finish(c *conn, a answer) {
 		t.closes = 0
 	}
 	if a.keep && a.outcome.result == success && attempt.keep && !c.closing &&
-		c.uses < maxUses && t.closes < maxCloses && t.kept == nil && p.kept < p.room {
+		t.closes < maxCloses && t.kept == nil && p.kept < p.room {
 		c.phase, t.kept = idle, c
 		p.kept++
 		return

@@ -24,6 +24,9 @@ const (
 	// firewalls forget connections without a word, and little is saved.
 	maxKeptPeriod = time.Minute
 
+	// freshEvery is how many probes in a row go over kept connections, where there are any, but the last one, which dials anew.
+	freshEvery = 10
+
 	// maxBegun is how many probes begin in one turn of the loop at most, so that what has been answered is heard between.
 	maxBegun = 256
 
@@ -56,6 +59,7 @@ type attempt struct {
 	handler  *handler
 	endpoint Endpoint // as it was when the probe began
 	keep     bool     // its connection may be kept
+	fresh    bool     // it dials anew, whatever is kept
 	serial   uint32   // its number among the target's
 	outcome  outcome  // once it has ended
 
@@ -339,9 +343,12 @@ func (l *loop) beginLocked(t *target, now instant) {
 	lost := t.machine.inFlight > 0 && t.machine.next(o.rules, t.phase(), now) > now
 	if !o.suspended && !lost {
 		l.metrics.begun(o.handler.kind, now-t.due, o.rules.period)
-		t.machine = t.machine.start(now)
+		// As of the tick, so that not each confirmation comes a part of a tick later still.
+		t.machine = t.machine.start(now / tick * tick)
+		serial := t.machine.serial
 		a := &attempt{
-			target: t, handler: o.handler, endpoint: t.Endpoint, serial: t.machine.serial, keep: o.rules.period <= maxKeptPeriod,
+			target: t, handler: o.handler, endpoint: t.Endpoint, serial: serial, keep: o.rules.period <= maxKeptPeriod,
+			fresh:   (t.phase()+uint64(serial))%freshEvery == 0, // by turns: those that came together don't dial anew together
 			started: now, deadline: now + o.rules.timeout, silent: t.silent, heap: -1, next: t.flights,
 		}
 		t.flights = a

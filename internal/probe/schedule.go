@@ -9,9 +9,10 @@ import (
 )
 
 // slot returns the first regular start after t. The regular starts of an endpoint lie one period apart, at a place within
-// the period that its phase alone decides: whatever happens to many endpoints at once, they don't bunch after it.
+// the period that its phase alone decides: whatever happens to many endpoints at once, they don't bunch after it. The place
+// is at a tick of the loop, which begins none between two.
 func slot(t instant, period time.Duration, phase uint64) instant {
-	offset := fraction(period, phase)
+	offset := fraction(period, phase) / tick * tick
 	n := (t - offset) / period
 	if t < offset {
 		n--

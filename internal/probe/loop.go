@@ -344,7 +344,7 @@ func (l *loop) beginLocked(t *target, now instant) {
 	if !o.suspended && !lost {
 		l.metrics.begun(o.handler.kind, now-t.due, o.rules.period)
 		// As of the tick, so that not each confirmation comes a part of a tick later still.
-		t.machine = t.machine.start(now / tick * tick)
+		t.machine = t.machine.start(now.Truncate(tick))
 		serial := t.machine.serial
 		a := &attempt{
 			target: t, handler: o.handler, endpoint: t.Endpoint, serial: serial, keep: o.rules.period <= maxKeptPeriod,

@@ -12,7 +12,7 @@ import (
 // the period that its phase alone decides: whatever happens to many endpoints at once, they don't bunch after it. The place
 // is at a tick of the loop, which begins none between two.
 func slot(t instant, period time.Duration, phase uint64) instant {
-	offset := fraction(period, phase) / tick * tick
+	offset := fraction(period, phase).Truncate(tick)
 	n := (t - offset) / period
 	if t < offset {
 		n--

@@ -115,6 +115,7 @@ RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
 
 .PHONY: test
 test: packages bin/devcluster ## Run every test there is, under the race detector (root)
+	hack/debian-packages.sh nginx redis-server
 	bin/devcluster build
 	$(MAKE) test-unit
 	cd tools && $(RACE) ./...
@@ -128,11 +129,17 @@ test-unit: ## Run the tests that need no cluster and no root
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp chooses among those beside the code they measure
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
-	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-scale bench-names)
+	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-probes bench-scale bench-names)
 
 .PHONY: bench-slices
 bench-slices: ## Lead the slice planner and upstream's reconciler through the same traces, some ten minutes
 	cd test/bench/slices && go run .
+
+.PHONY: bench-probes
+bench-probes: packages ## Measure the prober beside HAProxy's checks over veth, some twelve minutes (root)
+	hack/debian-packages.sh haproxy
+	cd test && go build -trimpath -o ../bin/probes ./bench/probes
+	bin/probes
 
 .PHONY: bench-scale
 bench-scale: packages ## Measure 110,000 endpoints on a development cluster, some ten minutes (root)

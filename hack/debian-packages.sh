@@ -12,7 +12,7 @@ fi
 PATH=$PATH:/usr/sbin:/sbin
 present() {
 	case $1 in
-	gcc | iptables) command -v "$1" ;;
+	gcc | haproxy | iptables | nginx | redis-server) command -v "$1" ;;
 	iproute2) command -v ip ;;
 	libc6-dev) [ -e /usr/include/stdlib.h ] ;;
 	nftables) command -v nft ;;
@@ -34,6 +34,13 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
 fi
 echo "installing$missing" >&2
 export DEBIAN_FRONTEND=noninteractive
+# What is installed for a test is not to run as this machine's service.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+	trap 'rm -f $policy' EXIT
+	printf '#!/bin/sh\nexit 101\n' >$policy
+	chmod +x $policy
+fi
 apt-get update -qq
 # shellcheck disable=SC2086 # a list
 apt-get install -qq -y --no-install-recommends $missing >/dev/null

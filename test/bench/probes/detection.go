@@ -1,0 +1,328 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/external-backend/operator/devcluster"
+	"github.com/external-backend/operator/test/bench/meter"
+)
+
+const (
+	deaths      = 200 // of each sort
+	perRound    = 40  // that die at a time
+	deathRounds = deaths / perRound
+	deadline    = 20 * time.Second
+
+	// chance is by how much the medians of so many deaths differ once in twenty times where there is no difference: a death comes at any moment of a
+	// period, and its wait for the next check is evenly spread over 2 s.
+	chance = 200 * time.Millisecond
+
+	detectPeriod  = 2 * time.Second
+	detectConfirm = 200 * time.Millisecond
+	detectTimeout = time.Second
+
+	// What HAProxy is told, for the same.
+	haproxyPace    = "  timeout connect 500ms\n  timeout check 500ms\n  default-server check inter 2s fastinter 200ms fall 3\n"
+	haproxySettles = 5 * time.Second // its servers begin as if they had failed twice
+)
+
+// The sorts of deaths. Victims are killed, and checked over TCP and over HTTP; holes get and send no packet any more.
+const (
+	victims = "victims" // addresses from 0 on, by TCP
+	webs    = "webs"    // the same, by HTTP
+	holes   = "holes"   // addresses from deaths on, by TCP
+)
+
+func deathGroups() []group {
+	groups := []group{
+		{Name: victims, Kind: kindOf("TCP"), Victims: true},
+		{Name: webs, Kind: kindOf("HTTP, kept alive"), Victims: true},
+		{Name: holes, Kind: kindOf("TCP"), First: deaths},
+	}
+	for i := range groups {
+		g := &groups[i]
+		g.Count, g.Period, g.Confirm, g.Timeout = deaths, detectPeriod, detectConfirm, detectTimeout
+	}
+	return groups
+}
+
+// verdicts notes when a prober has first said something of a target.
+type verdicts struct {
+	mu   sync.Mutex
+	at   map[string]time.Time // by "GROUP INDEX"
+	news chan struct{}        // has one where something was added
+}
+
+func newVerdicts() *verdicts {
+	return &verdicts{at: map[string]time.Time{}, news: make(chan struct{}, 1)}
+}
+
+func (v *verdicts) add(group, index string, at time.Time) {
+	v.mu.Lock()
+	if key := group + " " + index; v.at[key].IsZero() {
+		v.at[key] = at
+	}
+	v.mu.Unlock()
+	select {
+	case v.news <- struct{}{}:
+	default:
+	}
+}
+
+// await waits until each of these targets of a group has been named, and returns when.
+func (v *verdicts) await(ctx context.Context, group string, targets []int) ([]time.Time, error) {
+	for {
+		var at []time.Time
+		v.mu.Lock()
+		for _, i := range targets {
+			if t := v.at[fmt.Sprintf("%s %d", group, i)]; !t.IsZero() {
+				at = append(at, t)
+			}
+		}
+		v.mu.Unlock()
+		if len(at) == len(targets) {
+			return at, nil
+		}
+		select {
+		case <-v.news:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w, with verdicts on %d of %d %s", ctx.Err(), len(at), len(targets), group)
+		}
+	}
+}
+
+// prober is processes whose verdicts are noted.
+type prober struct {
+	name      string
+	processes []*process
+	alive     *verdicts
+	dead      *verdicts
+}
+
+func (p *prober) kill() {
+	for _, process := range p.processes {
+		process.kill()
+	}
+}
+
+func (p *prober) heardEngine(line string, at time.Time) {
+	switch fields := strings.Fields(line); {
+	case len(fields) != 3:
+	case fields[2] == "Unhealthy":
+		p.dead.add(fields[0], fields[1], at)
+	case fields[2] == "Healthy":
+		p.alive.add(fields[0], fields[1], at)
+	}
+}
+
+var haproxyDown = regexp.MustCompile(`Server (\w+)/(\d+) is DOWN`)
+
+func (p *prober) heardHAProxy(line string, at time.Time) {
+	if match := haproxyDown.FindStringSubmatch(line); match != nil {
+		p.dead.add(match[1], match[2], at)
+	}
+}
+
+// startVictims starts a process for each of so many addresses from first on, and returns once all serve.
+func startVictims(ctx context.Context, namespace *devcluster.Namespace, first, n int) ([]*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var all []*exec.Cmd
+	for i := range n {
+		cmd := namespace.Command(ctx, self, "victim", meter.Address(first+i).String())
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+		stdout, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			return all, err
+		}
+		all = append(all, cmd)
+		if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+			return all, fmt.Errorf("a victim says %q: %w", line, err)
+		}
+	}
+	return all, nil
+}
+
+// bury kills what is left of victims.
+func bury(victims []*exec.Cmd) {
+	for _, v := range victims {
+		_ = v.Process.Kill()
+		_ = v.Wait()
+	}
+}
+
+// detection measures how soon a death is known.
+func detection(r *report) (err error) {
+	t, stop, err := openTargets(r.identity)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	all, err := startVictims(r.ctx, t.namespace, 0, deaths)
+	defer bury(all)
+	if err != nil {
+		return err
+	}
+	probers, err := startProbers(r)
+	for _, p := range probers {
+		defer p.kill()
+	}
+	if err != nil {
+		return err
+	}
+	if err := awaitAlive(r.ctx, probers[0]); err != nil {
+		return err
+	}
+	took, err := takeLives(r, t, all, probers)
+	if err != nil {
+		return err
+	}
+	printDetection(r, took)
+	return nil
+}
+
+// startProbers starts ours, and an HAProxy for each sort of death: its servers' checks are spread over the period in the order in which they are
+// configured, over all that it has.
+func startProbers(r *report) ([]*prober, error) {
+	ours := &prober{name: "ours", alive: newVerdicts(), dead: newVerdicts()}
+	theirs := &prober{name: "HAProxy", dead: newVerdicts()}
+	both := []*prober{ours, theirs}
+	groups := deathGroups()
+	process, err := startRole(r.ctx, "engine", job{Groups: groups}, ours.heardEngine)
+	if err != nil {
+		return nil, err
+	}
+	ours.processes = append(ours.processes, process)
+	for i, g := range groups {
+		directives := haproxyPace
+		if kinds[g.Kind].http {
+			directives += "  option httpchk\n  http-check send meth GET uri / ver HTTP/1.1 hdr Host " + serverName + "\n"
+		}
+		process, err := startHAProxy(r.ctx, filepath.Join(r.dir, g.Name), 9000+i, backend(g, directives), theirs.heardHAProxy)
+		if err != nil {
+			return both, err
+		}
+		theirs.processes = append(theirs.processes, process)
+	}
+	return both, nil
+}
+
+// awaitAlive waits until all targets are known to live.
+func awaitAlive(ctx context.Context, ours *prober) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	for _, g := range deathGroups() {
+		if _, err := ours.alive.await(ctx, g.Name, every(1, g.First, g.Count)); err != nil {
+			return err
+		}
+	}
+	return sleep(ctx, haproxySettles)
+}
+
+// every returns n numbers from first on, step apart.
+func every(step, first, n int) []int {
+	numbers := make([]int, n)
+	for i := range numbers {
+		numbers[i] = first + i*step
+	}
+	return numbers
+}
+
+// takeLives ends all victims and makes all holes, by rounds, and returns how long each prober took to tell, by group and prober.
+func takeLives(r *report, t *targets, all []*exec.Cmd, probers []*prober) (map[string][2]meter.Spread, error) {
+	took := map[string][2]meter.Spread{}
+	note := func(dead []int, died []time.Time, groups ...string) error {
+		ctx, cancel := context.WithTimeout(r.ctx, deadline)
+		defer cancel()
+		for _, group := range groups {
+			both := took[group]
+			for i, p := range probers {
+				known, err := p.dead.await(ctx, group, dead)
+				if err != nil {
+					return fmt.Errorf("%s: %w", p.name, err)
+				}
+				for j := range known {
+					both[i] = append(both[i], known[j].Sub(died[j]))
+				}
+			}
+			took[group] = both
+		}
+		// The next round begins at any moment of a period.
+		return sleep(r.ctx, rand.N(detectPeriod))
+	}
+	for round := range deathRounds {
+		dead := every(deathRounds, round, perRound)
+		died := make([]time.Time, perRound)
+		for i, victim := range dead {
+			died[i] = time.Now()
+			if err := all[victim].Process.Kill(); err != nil {
+				return nil, err
+			}
+		}
+		if err := note(dead, died, victims, webs); err != nil {
+			return nil, err
+		}
+		dead = every(deathRounds, deaths+round, perRound)
+		var addrs []netip.AddrPort
+		for _, hole := range dead {
+			addrs = append(addrs, netip.AddrPortFrom(meter.Address(hole), 0))
+		}
+		began := time.Now()
+		if err := t.namespace.Drop(addrs...); err != nil {
+			return nil, err
+		}
+		if err := note(dead, slices.Repeat([]time.Time{began}, perRound), holes); err != nil {
+			return nil, err
+		}
+	}
+	return took, nil
+}
+
+func printDetection(r *report, took map[string][2]meter.Spread) {
+	r.title("From a death to its verdict, %d deaths of each sort, %d at a time", deaths, perRound)
+	r.head("death", "prober", "least", "p50", "p99", "largest", "goal", "")
+	for _, row := range []struct {
+		group, name string
+		bound       time.Duration // 0: HAProxy's
+	}{
+		{victims, "killed process, TCP (refused)", 0},
+		{holes, "dropped packets, TCP (black hole)", 0},
+		{webs, "killed process, HTTP kept alive", time.Second},
+	} {
+		ours, theirs := took[row.group][0], took[row.group][1]
+		goal, verdict := "sooner than HAProxy at p50 and p99", "a tie, but for chance"
+		later := max(ours.At(50)-theirs.At(50), ours.At(99)-theirs.At(99))
+		if row.bound > 0 {
+			goal, later = "p99 under "+row.bound.String(), ours.At(99)-row.bound
+		}
+		if row.bound > 0 || later < 0 || later > chance {
+			verdict = r.judge("detection, "+row.name, later < 0)
+		}
+		cells := func(name string, s meter.Spread) []any {
+			return []any{row.name, name, seconds(s.At(0)), seconds(s.At(50)), seconds(s.At(99)), seconds(s.At(100))}
+		}
+		r.row(append(cells("ours", ours), goal, verdict)...)
+		r.row(append(cells("HAProxy", theirs), "", "")...)
+	}
+}
+
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s" }

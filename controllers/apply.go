@@ -207,10 +207,16 @@ func (w *sliceWriter) strands(name string, next *discoveryv1.EndpointSlice) bool
 	return current != nil && plan.Strands(current, next, w.failed)
 }
 
+// maxTaken bounds how many names of slices are remembered because someone else has them.
+const maxTaken = 100
+
 // refresh asks the API server how the slice is, for the next plan.
 func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
 	var live discoveryv1.EndpointSlice
 	switch err := w.Live.Get(w.ctx, client.ObjectKeyFromObject(s), &live); {
+	case err == nil && !ours(&live) && len(w.memory.taken) < maxTaken:
+		w.memory.take(live.Name)
+		w.stale = true
 	case err == nil && ours(&live) && cmp.Or(live.Labels[v1alpha1.LabelName], w.backend) == w.backend:
 		w.memory.createdSlice(&live, w.now())
 		w.stale = true

@@ -81,18 +81,42 @@ func families(f plan.Families) resolve.Families {
 	return out
 }
 
-// names are those of the targets that are to be looked up, by target.
-type names map[string]resolve.Question
+// names are those that targets are given by.
+type names struct {
+	// questions are to be looked up, by target; refusals are what policy says of the names as such. A name that it denies is not even asked for: a query, too, reaches someone.
+	questions map[string]resolve.Question
+	refusals  map[string]plan.Refusal
+}
 
-func wanted(b *v1alpha1.ExternalBackend, f plan.Families) names {
-	out := names{}
+func wanted(b *v1alpha1.ExternalBackend, f plan.Families, view *policy.View) names {
+	out := names{questions: map[string]resolve.Question{}, refusals: map[string]plan.Refusal{}}
 	for i := range b.Spec.Targets {
 		t := &b.Spec.Targets[i]
-		if name := cmp.Or(t.Hostname, t.SRVName); name != "" && t.State != v1alpha1.TargetStateDisabled {
-			out[t.Name] = resolve.Question{Name: name, SRV: t.SRVName != "", Families: families(f)}
+		name := cmp.Or(t.Hostname, t.SRVName)
+		if name == "" || t.State == v1alpha1.TargetStateDisabled {
+			continue
+		}
+		var ports []policy.Port
+		if t.SRVName == "" { // else the records say
+			ports = targetPorts(b, t)
+		}
+		r := refusalOf(view.Lookup(name, ports...))
+		out.refusals[t.Name] = r
+		if !r.Denied {
+			out.questions[t.Name] = resolve.Question{Name: name, SRV: t.SRVName != "", Families: families(f)}
 		}
 	}
 	return out
+}
+
+// targetPorts are those that traffic of t goes to.
+func targetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port {
+	ports := make([]policy.Port, len(b.Spec.Ports))
+	for i := range b.Spec.Ports {
+		p := &b.Spec.Ports[i]
+		ports[i] = policy.Port{Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: uint16(plan.TargetPort(t, p))}
+	}
+	return ports
 }
 
 // seeds are what is published for each of the targets that choose approves.
@@ -100,7 +124,7 @@ func (n names) seeds(b *v1alpha1.ExternalBackend, published []plan.Endpoint, cho
 	out := map[string][]resolve.Addr{}
 	for i := range published {
 		e := &published[i]
-		question, ok := n[e.Target]
+		question, ok := n.questions[e.Target]
 		if !ok || !e.DrainUntil.IsZero() || !choose(e.Target) {
 			continue
 		}
@@ -117,15 +141,15 @@ func (n names) seeds(b *v1alpha1.ExternalBackend, published []plan.Endpoint, cho
 	return out
 }
 
-// questions are what the resolver is to keep true. Only at the start is what stands in the slices the last good answer of a name: later on the engine knows
+// wanted are what the resolver is to keep true. Only at the start is what stands in the slices the last good answer of a name: later on the engine knows
 // better, and a target whose name was changed must not go on with the old one's addresses.
-func (n names) questions(b *v1alpha1.ExternalBackend, published []plan.Endpoint, start bool) []resolve.Wanted {
+func (n names) wanted(b *v1alpha1.ExternalBackend, published []plan.Endpoint, start bool) []resolve.Wanted {
 	var seeds map[string][]resolve.Addr
 	if start {
 		seeds = n.seeds(b, published, func(string) bool { return true })
 	}
-	out := make([]resolve.Wanted, 0, len(n))
-	for target, question := range n {
+	out := make([]resolve.Wanted, 0, len(n.questions))
+	for target, question := range n.questions {
 		out = append(out, resolve.Wanted{Question: question, Seed: seeds[target]})
 	}
 	return out
@@ -133,32 +157,37 @@ func (n names) questions(b *v1alpha1.ExternalBackend, published []plan.Endpoint,
 
 // answers turns the resolver's snapshot into one answer a target. Until a changed name has its first answer its target keeps what is published for it.
 func (n names) answers(b *v1alpha1.ExternalBackend, published []plan.Endpoint, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
-	out := make(map[string]plan.Answer, len(n))
+	out := make(map[string]plan.Answer, len(n.refusals))
+	for target, r := range n.refusals {
+		if r.Denied {
+			out[target] = plan.Answer{Status: plan.AnswerCurrent, Refusal: r}
+		}
+	}
 	waiting := map[string]bool{}
-	for target, question := range n {
+	for target, question := range n.questions {
 		a, ok := snapshot[question]
 		if !ok || a.Status == resolve.Pending && len(a.Addrs) == 0 {
 			waiting[target] = true
 			a = resolve.Answer{Status: resolve.Pending}
 		}
-		out[target] = answer(&a)
+		out[target] = answer(&a, n.refusals[target])
 	}
 	if len(waiting) == 0 {
 		return out
 	}
 	for target, seed := range n.seeds(b, published, func(target string) bool { return waiting[target] }) {
-		out[target] = answer(&resolve.Answer{Status: resolve.Pending, Addrs: seed})
+		out[target] = answer(&resolve.Answer{Status: resolve.Pending, Addrs: seed}, n.refusals[target])
 	}
 	return out
 }
 
 // answer is one of the resolver's in the planner's words.
-func answer(a *resolve.Answer) plan.Answer {
+func answer(a *resolve.Answer, r plan.Refusal) plan.Answer {
 	addrs := make([]plan.Addr, len(a.Addrs))
 	for i, addr := range a.Addrs {
 		addrs[i] = plan.Addr(addr)
 	}
-	return plan.Answer{Status: plan.AnswerStatus(a.Status), Addrs: addrs, Reason: a.Reason, Cause: a.Cause, Omitted: a.Omitted}
+	return plan.Answer{Status: plan.AnswerStatus(a.Status), Addrs: addrs, Reason: a.Reason, Cause: a.Cause, Omitted: a.Omitted, Refusal: r}
 }
 
 // healthCheck is spec.healthCheck with its defaults, as the prober wants it; nil without one.
@@ -241,11 +270,15 @@ func permit(view *policy.View) plan.Permit {
 		for _, p := range ports {
 			asked = append(asked, policy.Port{Protocol: p.Protocol, Port: uint16(p.Port)})
 		}
-		d := view.Target(name, addr, asked...)
-		r := plan.Refusal{Denied: !d.Allowed, WouldDeny: d.WouldDeny, KeepPublished: d.ByDiscoveryAlone}
-		if r.Denied || r.WouldDeny {
-			r.Kind = d.Kind.String()
-		}
-		return r
+		return refusalOf(view.Target(name, addr, asked...))
 	}
+}
+
+// refusalOf is a decision in the planner's words.
+func refusalOf(d policy.Decision) plan.Refusal {
+	r := plan.Refusal{Denied: !d.Allowed, WouldDeny: d.WouldDeny, KeepPublished: d.ByDiscoveryAlone}
+	if r.Denied || r.WouldDeny {
+		r.Kind = d.Kind.String()
+	}
+	return r
 }

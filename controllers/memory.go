@@ -38,6 +38,9 @@ type memory struct {
 	slices  map[string]written
 	deleted map[types.UID]bool
 
+	// taken are names of slices that other people's objects have.
+	taken map[string]bool
+
 	status     *v1alpha1.ExternalBackendStatus
 	statusTime time.Time
 	told       *told
@@ -46,6 +49,8 @@ type memory struct {
 	// dial tells under which name an address may be dialled; the probing engine asks at any time.
 	mu   sync.Mutex
 	dial map[netip.AddrPort]string
+	// statusVersion is the resource version that the status was written with.
+	statusVersion string
 	// wrote is when slices were written last, on which the coalescing of flips goes by.
 	wrote time.Time
 }
@@ -106,6 +111,26 @@ func (m *memory) setLastWrite(t time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.wrote = t
+}
+
+func (m *memory) writtenStatus() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.statusVersion
+}
+
+func (m *memory) wroteStatus(status *v1alpha1.ExternalBackendStatus, version string, now time.Time) {
+	m.status, m.statusTime = status, now
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.statusVersion = version
+}
+
+func (m *memory) take(name string) {
+	if m.taken == nil {
+		m.taken = map[string]bool{}
+	}
+	m.taken[name] = true
 }
 
 // unseen is how long a created object counts as there before the cache has shown it. It only has to outlast the cache's delay: what is created once more by
@@ -190,9 +215,12 @@ func (m *memory) deletedSlice(s *discoveryv1.EndpointSlice) {
 	m.deleted[s.UID] = true
 }
 
-// newer compares resource versions as numbers, which etcd's are and KEP-5504 promises; what is no number is never newer.
-func newer(a, b client.Object) bool {
-	va, errA := strconv.ParseUint(a.GetResourceVersion(), 10, 64)
-	vb, errB := strconv.ParseUint(b.GetResourceVersion(), 10, 64)
+// newer tells which of two states of one object came later.
+func newer(a, b client.Object) bool { return later(a.GetResourceVersion(), b.GetResourceVersion()) }
+
+// later compares resource versions as numbers, which etcd's are and KEP-5504 promises; what is no number is never later.
+func later(a, b string) bool {
+	va, errA := strconv.ParseUint(a, 10, 64)
+	vb, errB := strconv.ParseUint(b, 10, 64)
 	return errA == nil && errB == nil && va > vb
 }

@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -59,7 +58,7 @@ type observation struct {
 // observe reads all that a reconcile of b goes by, from the cache and what was written since.
 func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m *memory) (*observation, error) {
 	o := &observation{status: b.Status}
-	if m.status != nil {
+	if m.status != nil && later(m.writtenStatus(), b.ResourceVersion) { // the cache is behind
 		o.status = *m.status
 	}
 	key := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
@@ -254,9 +253,15 @@ func (o *observation) hasSelector(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.ServiceRef != nil && o.service != nil && len(o.service.Spec.Selector) > 0
 }
 
-// behindOurs: b's slices stand where they may, whatever else is wrong.
-func (o *observation) behindOurs(b *v1alpha1.ExternalBackend) bool {
-	return o.service != nil && (b.Spec.ServiceRef != nil || plan.Owns(b, o.service))
+// ofOthers: the Service has become someone else's, whose endpoints ours must not mix with. One that has merely lost our marks is not.
+func (o *observation) ofOthers(b *v1alpha1.ExternalBackend) bool {
+	if o.service == nil || b.Spec.ServiceRef != nil || plan.Owns(b, o.service) {
+		return false
+	}
+	return len(o.service.Spec.Selector) > 0 || metav1.GetControllerOf(o.service) != nil || slices.ContainsFunc(o.slices, func(s *discoveryv1.EndpointSlice) bool {
+		owner := metav1.GetControllerOf(s)
+		return owner != nil && owner.Kind == "Service" && owner.UID != o.service.UID
+	})
 }
 
 // conflict says why nothing may be published behind the Service; "" where it may.
@@ -310,12 +315,7 @@ func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
 	if plan.Resolves(b) {
 		return notes
 	}
-	var ports []policy.Port
-	for i := range b.Spec.Ports {
-		p := &b.Spec.Ports[i]
-		ports = append(ports, policy.Port{Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: uint16(plan.TargetPort(&b.Spec.Targets[0], p))})
-	}
-	switch d := o.view.Name(b.Spec.Targets[0].Hostname, ports...); {
+	switch d := o.view.Name(b.Spec.Targets[0].Hostname, targetPorts(b, &b.Spec.Targets[0])...); {
 	case !d.Allowed:
 		notes.Denied = d.Kind.String()
 	case d.WouldDeny:

@@ -200,7 +200,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	case o.service != nil && plan.OfPredecessor(b, o.service):
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name), nil)
 		return out
-	case o.hasSelector(b), o.service != nil && !o.behindOurs(b):
+	case o.hasSelector(b), o.ofOthers(b):
 		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
 		r.withdraw(ctx, b, o, m, &out)
 		return out
@@ -255,7 +255,7 @@ func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBa
 		return
 	}
 	front := o.front(b, m)
-	r.applySlices(ctx, b, o, m, plan.Slices(r.template(b, o, &front), kept, o.slices), out)
+	r.applySlices(ctx, b, o, m, plan.Slices(r.template(b, o, m, &front), kept, o.slices), out)
 	out.status.Withdrawn, out.status.Left = refused, kept
 }
 
@@ -264,7 +264,7 @@ func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.Externa
 	r.stop(b, m)
 	front := o.front(b, m)
 	notes := o.nameNotes(b)
-	changes, publication := plan.PassthroughSlices(r.template(b, o, &front), b, front.Serves, notes.Denied == "", o.slices)
+	changes, publication := plan.PassthroughSlices(r.template(b, o, m, &front), b, front.Serves, notes.Denied == "", o.slices)
 	r.applySlices(ctx, b, o, m, changes, out)
 	candidates := plan.NoEndpoints(b, notes)
 	front.mismatch(b, &candidates, out)
@@ -272,10 +272,10 @@ func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.Externa
 }
 
 // template is what all of b's slices share.
-func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, front *front) plan.SliceTemplate {
+func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, m *memory, front *front) plan.SliceTemplate {
 	return plan.SliceTemplate{
 		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name, Labels: plan.ServiceLabels(b), Owner: o.sliceOwner(b),
-		Headless: front.Headless, ZoneHints: front.ZoneHints, NodeHints: front.NodeHints, Max: r.Options.MaxEndpointsPerSlice,
+		Headless: front.Headless, ZoneHints: front.ZoneHints, NodeHints: front.NodeHints, Taken: m.taken, Max: r.Options.MaxEndpointsPerSlice,
 	}
 }
 
@@ -285,8 +285,8 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	front := o.front(b, m)
 	published := plan.Published(o.slices)
 	standing := published.Endpoints
-	names := wanted(b, front.Families)
-	r.Resolver.Sync(key, r.dns(b, o, m, out), names.questions(b, standing, !m.started))
+	names := wanted(b, front.Families, o.view)
+	r.Resolver.Sync(key, r.dns(b, o, m, out), names.wanted(b, standing, !m.started))
 
 	published.Add(o.handover)
 	candidates := plan.FindCandidates(plan.Input{
@@ -302,7 +302,7 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	}, &candidates)
 	m.tier = &publication.Tier
 	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover)
-	changes := plan.Slices(r.template(b, o, &front), endpoints, o.slices)
+	changes := plan.Slices(r.template(b, o, m, &front), endpoints, o.slices)
 	written := r.applySlices(ctx, b, o, m, changes, out)
 	if settled && written {
 		r.stopForeign(ctx, o, out)

@@ -43,7 +43,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1alpha1.ExternalBacken
 	if err := r.Status().Patch(ctx, changed, client.MergeFrom(old)); err != nil {
 		return time.Time{}, client.IgnoreNotFound(err)
 	}
-	m.status, m.statusTime = &after, r.now()
+	m.wroteStatus(&after, changed.ResourceVersion, r.now())
 	return time.Time{}, nil
 }
 

@@ -178,7 +178,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("externalbackend").
-		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: madeAnew}))).
+		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: madeAnew}, predicate.Funcs{UpdateFunc: r.statusEdited}))).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		})).
@@ -203,6 +203,17 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 
 // madeAnew: a watch that was interrupted shows a deletion and a creation as one update.
 func madeAnew(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }
+
+// statusEdited: the status says something else than what was written last.
+func (r *Reconciler) statusEdited(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*v1alpha1.ExternalBackend)
+	after, ok2 := e.ObjectNew.(*v1alpha1.ExternalBackend)
+	if !ok1 || !ok2 || equality.Semantic.DeepEqual(before.Status, after.Status) {
+		return false
+	}
+	m := r.memories.peek(client.ObjectKeyFromObject(after))
+	return m == nil || m.writtenStatus() != after.ResourceVersion
+}
 
 // rangesChanged: only addresses and ranges of a Node matter; the cache holds nothing else.
 func rangesChanged(e event.UpdateEvent) bool {

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -201,5 +203,97 @@ func TestPassthroughNames(t *testing.T) {
 	slices.Sort(services)
 	if want := []string{long + "one", long + "two"}; !slices.Equal(services, want) {
 		t.Errorf("slices of %v, want of %v", services, want)
+	}
+}
+
+// TestStatusEdited: what someone writes into the status is mended.
+func TestStatusEdited(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	before, b := w.backend(), w.backend()
+	b.Status.Conditions = nil
+	w.ok(w.live.Status().Patch(t.Context(), b, client.MergeFrom(before)))
+	after := w.backend()
+	if after.Status.Conditions != nil {
+		t.Fatal("the status can't be edited")
+	}
+	if !w.reconciler.statusEdited(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+		t.Error("nobody hears of it")
+	}
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "True")
+	if last := w.backend(); w.reconciler.statusEdited(event.UpdateEvent{ObjectOld: after, ObjectNew: last}) {
+		t.Error("the operator's own write counts as an edit")
+	}
+}
+
+// TestNameTaken: an object of someone else's that has the name of our next slice is passed over.
+func TestNameTaken(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	for _, o := range w.objects() {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+			w.ok(w.live.Delete(t.Context(), s))
+			w.ok(w.live.Create(t.Context(), &discoveryv1.EndpointSlice{
+				ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
+			}))
+		}
+	}
+	w.restart()
+	w.settle()
+	if n := len(w.endpoints()); n != 2 {
+		t.Errorf("%d endpoints are published\n%s", n, w.state())
+	}
+	w.expect(v1alpha1.ConditionReady, "True")
+}
+
+// TestRefusedName: a name that policy refuses is not even asked for.
+func TestRefusedName(t *testing.T) {
+	w := newWorld(t)
+	w.reconciler.policies.defaultDeny = true
+	w.spec(poolSpec)
+	w.settle()
+	if len(w.resolver.seeds) != 0 {
+		t.Errorf("asked for: %v", w.resolver.seeds)
+	}
+	w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "pool" (`)
+	if got := w.backend().Status.Targets[0].State; got != v1alpha1.ObservedStateDenied {
+		t.Errorf("state %s", got)
+	}
+	w.reconciler.policies.defaultDeny = false
+	w.reconciler.policies.changed()
+	resolves(1, 3)(w)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.settle()
+	w.expect(v1alpha1.ConditionPermitted, "True")
+	if n := len(w.endpoints()); n != 2 {
+		t.Errorf("%d endpoints", n)
+	}
+}
+
+// TestMarksLost: a Service that has lost our marks, and is nobody else's, is no longer written; what stands behind it goes on following the probes.
+func TestMarksLost(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	var s corev1.Service
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	s.Labels, s.OwnerReferences = nil, nil
+	w.ok(w.live.Update(t.Context(), &s))
+	verdict(probe.Unhealthy, 1, 2)(w)
+	w.settle()
+	w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+	for a, e := range w.endpoints() {
+		if want := a == netip.MustParseAddr("203.0.113.2"); e.Ready != want {
+			t.Errorf("%s ready=%t", a, e.Ready)
+		}
+	}
+	if len(w.endpoints()) != 2 {
+		t.Errorf("%d endpoints", len(w.endpoints()))
 	}
 }

@@ -33,6 +33,8 @@ type Answer struct {
 	Reason, Cause string
 	// Omitted is how many addresses the bound on a name's addresses has cut off.
 	Omitted int
+	// Refusal is what policy says of the name itself, whatever its addresses; a denied one is not resolved.
+	Refusal Refusal
 }
 
 // Addr is one address of an answer. Port and Rank are 0 but for SRV.
@@ -100,6 +102,15 @@ type TargetNotes struct {
 	Denied, Audited string
 	// Duplicates, OtherFamily and Truncated count the addresses that are not published for these reasons.
 	Duplicates, OtherFamily, Truncated int
+}
+
+func (n *TargetNotes) refuse(r Refusal) {
+	if r.WouldDeny {
+		n.Audited = r.Kind
+	}
+	if r.Denied {
+		n.Denied = r.Kind
+	}
 }
 
 // Input is all that endpoints are planned from.
@@ -255,6 +266,7 @@ func (f *finder) expand(i int) {
 		notes.Answer = f.Answers[t.Name]
 		notes.Answer.Status = cmp.Or(notes.Answer.Status, AnswerPending)
 		addrs = notes.Answer.Addrs
+		notes.refuse(notes.Answer.Refusal)
 	} else if ip, err := netip.ParseAddr(t.Address); err == nil {
 		literal[0].IP = ip
 		addrs = literal[:]
@@ -293,14 +305,9 @@ func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	published, exact := f.Published.at(place, ports)
 	f.addProbe(&o, t, a.Port, ports, published)
 	refusal := f.permit(targetName(t), a.IP, ports, o.probePort)
-	if refusal.WouldDeny {
-		notes.Audited = refusal.Kind
-	}
-	if refusal.Denied {
-		notes.Denied = refusal.Kind
-		if !exact || !refusal.KeepPublished {
-			return
-		}
+	notes.refuse(refusal)
+	if refusal.Denied && (!exact || !refusal.KeepPublished) {
+		return
 	}
 	if !f.Families.serves(a.IP) {
 		notes.OtherFamily++

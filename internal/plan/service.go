@@ -183,7 +183,7 @@ func setService(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	}
 	s.Spec.TrafficDistribution = spec.TrafficDistribution
 	s.Spec.PublishNotReadyAddresses = spec.PublishNotReadyAddresses
-	setExternal(spec, s)
+	setExternal(spec, s, adopted)
 }
 
 // setMeta sets owner, labels and annotations of spec.service and our own, and removes those that have left it.
@@ -289,7 +289,7 @@ func setAffinity(spec *v1alpha1.Service, s *corev1.Service) {
 }
 
 // setExternal sets what only a Service that is reached from outside the cluster has.
-func setExternal(spec *v1alpha1.Service, s *corev1.Service) {
+func setExternal(spec *v1alpha1.Service, s *corev1.Service, adopted bool) {
 	s.Spec.ExternalTrafficPolicy = ""
 	if hasNodePorts(s) {
 		s.Spec.ExternalTrafficPolicy = cmp.Or(spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
@@ -301,7 +301,9 @@ func setExternal(spec *v1alpha1.Service, s *corev1.Service) {
 		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass, s.Spec.LoadBalancerSourceRanges = nil, nil, nil
 		return
 	}
-	s.Spec.LoadBalancerSourceRanges = slices.Clone(spec.LoadBalancerSourceRanges)
+	if !adopted || len(spec.LoadBalancerSourceRanges) > 0 { // an adopted one is not opened to the world by a spec that says nothing of it
+		s.Spec.LoadBalancerSourceRanges = slices.Clone(spec.LoadBalancerSourceRanges)
+	}
 	if spec.LoadBalancerClass != nil {
 		s.Spec.LoadBalancerClass = new(*spec.LoadBalancerClass)
 	}

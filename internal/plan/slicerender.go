@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/base32"
 	"hash/fnv"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -209,7 +210,8 @@ func (n *namer) next() string {
 		n.prefix = slicePrefix(p.template.Backend, n.group)
 	}
 	if p.names == nil {
-		p.names = make(map[string]bool, len(p.existing))
+		p.names = make(map[string]bool, len(p.existing)+len(p.template.Taken))
+		maps.Copy(p.names, p.template.Taken)
 		for _, s := range p.existing {
 			p.names[s.Name] = true
 		}

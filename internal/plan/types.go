@@ -48,6 +48,8 @@ type SliceTemplate struct {
 	Headless bool
 	// ZoneHints gives every endpoint with a zone that zone as hint; NodeHints its node likewise (KEP-4444, KEP-3015).
 	ZoneHints, NodeHints bool
+	// Taken are names that no new slice can have, because other objects have them.
+	Taken map[string]bool
 	// Max is the number of endpoints that a slice may hold, 1 to 1000.
 	Max int
 }

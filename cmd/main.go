@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,8 +66,17 @@ func parseFlags(set *flag.FlagSet, args []string) (*flags, error) {
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
+	const verbosity = "zap-log-level"
+	if level, err := strconv.Atoi(set.Lookup(verbosity).Value.String()); err == nil && level > maxVerbosity {
+		if err := set.Set(verbosity, strconv.Itoa(maxVerbosity)); err != nil {
+			return nil, err
+		}
+	}
 	return f, f.complete()
 }
+
+// maxVerbosity is the most that --zap-log-level asks for: beyond it the client logs bodies, which hold whole specs with the headers of their checks.
+const maxVerbosity = 7
 
 // complete reads what flags hold in text, and checks bounds.
 func (f *flags) complete() error {

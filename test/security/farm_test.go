@@ -105,13 +105,13 @@ func newFarm(h *harness.Test) *farm {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	f := &farm{Machine: machine, certificate: selfSigned(h.T), came: map[netip.AddrPort]int{}, leads: map[uint16]string{}}
+	f := &farm{Machine: machine, certificate: selfSigned(h.T, "farm"), came: map[netip.AddrPort]int{}, leads: map[uint16]string{}}
 	for _, handler := range handlers {
 		switch handler.name {
 		case "tcp", "tcp-tls":
 			f.pong(f.open(h.T, handler.port, handler.name == "tcp-tls"))
 		default:
-			f.answer(f.open(h.T, handler.port, handler.name == "https" || handler.name == "grpc-tls"))
+			answer(f.open(h.T, handler.port, handler.name == "https" || handler.name == "grpc-tls"), f.serve)
 		}
 	}
 	return f
@@ -163,18 +163,19 @@ func (f *farm) visits(a netip.Addr) (n int) {
 	return n
 }
 
-// answer serves HTTP/1.1 and gRPC's health checks.
-func (f *farm) answer(listener net.Listener) {
+// answer serves HTTP/1.1 and HTTP/2, as gRPC wants it, until the program ends.
+func answer(listener net.Listener, serve http.HandlerFunc) {
 	server := &http.Server{
-		ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols), Handler: http.HandlerFunc(f.serve),
+		ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols), Handler: serve,
 		ErrorLog: log.New(io.Discard, "", 0), // of probes that end early
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
-	go func() { _ = server.Serve(listener) }() // ends with the program
+	go func() { _ = server.Serve(listener) }()
 }
 
+// serve answers requests and gRPC's health checks.
 func (f *farm) serve(w http.ResponseWriter, r *http.Request) {
 	at := addrPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr))
 	f.note(at)
@@ -210,7 +211,7 @@ func (f *farm) lead(t testing.TB, port int, secure bool, to string) {
 	f.mu.Lock()
 	f.leads[uint16(port)] = to
 	f.mu.Unlock()
-	f.answer(f.open(t, port, secure))
+	answer(f.open(t, port, secure), f.serve)
 }
 
 // pong answers PING.
@@ -232,8 +233,8 @@ func (f *farm) pong(listener net.Listener) {
 	}()
 }
 
-// selfSigned is a certificate that names canaries wherever a client might ask about it.
-func selfSigned(t testing.TB) tls.Certificate {
+// selfSigned is a certificate for name.example that names canaries wherever a client might ask about it.
+func selfSigned(t testing.TB, name string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -241,8 +242,8 @@ func selfSigned(t testing.TB) tls.Certificate {
 	}
 	const canary = "http://127.0.0.1:7001/"
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "farm"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{"farm.example"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{name + ".example"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		OCSPServer: []string{canary}, IssuingCertificateURL: []string{canary}, CRLDistributionPoints: []string{canary},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -252,7 +253,17 @@ func selfSigned(t testing.TB) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// certificatePEM is the farm's certificate, which is its own authority.
-func (f *farm) certificatePEM() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.certificate.Certificate[0]})
+// certificatePEM is a certificate of selfSigned's, which is its own authority.
+func certificatePEM(c tls.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})
+}
+
+// keyPEM is its key.
+func keyPEM(t testing.TB, c tls.Certificate) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }

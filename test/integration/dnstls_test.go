@@ -1,9 +1,7 @@
 package integration
 
 import (
-	"crypto/x509"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,7 +14,26 @@ import (
 
 	"github.com/external-backend/operator/devcluster"
 	"github.com/external-backend/operator/test/harness"
+	"github.com/external-backend/operator/test/harness/pki"
 )
+
+func newAuthority(t *testing.T) *pki.Authority {
+	t.Helper()
+	a, err := pki.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func issue(t *testing.T, a *pki.Authority, notAfter time.Time, names ...string) pki.KeyPair {
+	t.Helper()
+	pair, err := a.Issue(notAfter, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
 
 // manyAddresses is more than a datagram of 1,232 bytes holds.
 const manyAddresses = 200
@@ -32,14 +49,17 @@ func exampleZone() string {
 }
 
 // tlsBlock is the part of a Corefile that serves exampleZone over TLS.
-func tlsBlock(t *testing.T, port int, pair keyPair) string {
+func tlsBlock(t *testing.T, port int, pair pki.KeyPair) string {
 	t.Helper()
 	zone := filepath.Join(t.TempDir(), "example.com.zone")
 	text := "$ORIGIN example.com.\n$TTL 1\n@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\n" + exampleZone()
 	if err := os.WriteFile(zone, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cert, key := pair.files(t)
+	cert, key, err := pair.Write(t.TempDir(), "dns")
+	if err != nil {
+		t.Fatal(err)
+	}
 	return fmt.Sprintf("tls://example.com:%d {\n\ttls %s %s\n\tfile %s\n\tlog\n}\n", port, cert, key, zone)
 }
 
@@ -97,14 +117,11 @@ func TestDNSOverTLS(t *testing.T) {
 	readReferences(h)
 	m := h.Machine("dns")
 	ca, other := newAuthority(t), newAuthority(t)
-	names := func() *x509.Certificate {
-		return &x509.Certificate{DNSNames: []string{"dns.example.com"}, IPAddresses: []net.IP{m.V4.AsSlice()}}
-	}
-	expired := names()
-	expired.NotAfter = time.Now().Add(-time.Minute)
-	server := h.StartDNS(m, nil, tlsBlock(t, 853, ca.issue(t, names())), tlsBlock(t, 8531, ca.issue(t, expired)))
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": ca.cert, "other": other.cert}})
-	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string][]byte{"ca.crt": []byte(ca.cert)}})
+	names := []string{"dns.example.com", m.V4.String()}
+	valid, expired := issue(t, ca, time.Now().Add(time.Hour), names...), issue(t, ca, time.Now().Add(-time.Minute), names...)
+	server := h.StartDNS(m, nil, tlsBlock(t, 853, valid), tlsBlock(t, 8531, expired))
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": string(ca.Cert), "other": string(other.Cert)}})
+	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string][]byte{"ca.crt": ca.Cert}})
 
 	const unverified = "TLS verification failed"
 	overTLS := func(port, tls string) string {
@@ -156,7 +173,7 @@ func TestDNSCertificateReplaced(t *testing.T) {
 	ca := newAuthority(t)
 	start := func(until time.Time) *devcluster.Nameserver {
 		t.Helper()
-		return h.StartDNS(m, nil, tlsBlock(t, 853, ca.issue(t, &x509.Certificate{DNSNames: []string{"dns.example.com"}, NotAfter: until})))
+		return h.StartDNS(m, nil, tlsBlock(t, 853, issue(t, ca, until, "dns.example.com")))
 	}
 	replace := func(s *devcluster.Nameserver, until time.Time) *devcluster.Nameserver {
 		t.Helper()
@@ -166,7 +183,7 @@ func TestDNSCertificateReplaced(t *testing.T) {
 		return start(until)
 	}
 	s := start(time.Now().Add(time.Hour))
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": ca.cert}})
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}})
 	byDNS(h, "web", fmt.Sprintf(`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}}`, m.V4))
 	waitResolved(h, "web")
 	before := take(h, "web", true)

@@ -1,12 +1,11 @@
 package integration
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"net"
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -39,12 +38,11 @@ func TestGRPC(t *testing.T) {
 	readReferences(h)
 	m := h.Machine("grpc")
 	ca := newAuthority(t)
-	pair := ca.issue(t, &x509.Certificate{DNSNames: []string{"grpc.example.com"}})
-	certificate, err := tls.X509KeyPair([]byte(pair.cert), []byte(pair.key))
+	certificate, err := issue(t, ca, time.Now().Add(time.Hour), "grpc.example.com").TLS()
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": ca.cert}})
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}})
 	services := health.NewServer() // "" serves from the start
 	services.SetServingStatus("orders", grpc_health_v1.HealthCheckResponse_SERVING)
 	services.SetServingStatus("billing", grpc_health_v1.HealthCheckResponse_NOT_SERVING)

@@ -92,15 +92,14 @@ func TestRefNotFound(t *testing.T) {
 	refused("{caCertificateRef: {kind: Secret, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `Secret "ca" does not exist`)
 	refused("{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef", `Secret "client" does not exist`)
 	ca := newAuthority(t)
-	cert, key := ca.cert, ca.key
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": "no PEM", "good": cert}})
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": "no PEM", "good": string(ca.Cert)}})
 	refused("{caCertificateRef: {kind: ConfigMap, name: ca}}", "spec.healthCheck.tls.caCertificateRef", "ca.crt")
 	refused("{caCertificateRef: {kind: ConfigMap, name: ca, key: absent}}", "absent")
-	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "opaque"}, Data: map[string][]byte{"tls.crt": []byte(cert), "tls.key": []byte(key)}})
+	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "opaque"}, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
 	refused("{clientCertificateRef: {name: opaque}}", "spec.healthCheck.tls.clientCertificateRef", "kubernetes.io/tls")
 
 	// What is there is used: the server speaks no TLS, so that its checks fail now.
-	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "client"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": []byte(cert), "tls.key": []byte(key)}})
+	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "client"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
 	apply(h, "web", https(fmt.Sprintf(checked, "{caCertificateRef: {kind: ConfigMap, name: ca, key: good}, clientCertificateRef: {name: client}}")))
 	h.WaitCondition("web", "Accepted", metav1.ConditionTrue, "Accepted")
 	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
@@ -116,8 +115,7 @@ func TestRefAppears(t *testing.T) {
 	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}, %s}", f.targets(), pace)
 	h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
-	cert := newAuthority(t).cert
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": cert}})
+	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(newAuthority(t).Cert)}})
 	h.Within(time.Minute+harness.Patience, "the ConfigMap to be found", func() error {
 		if c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "Accepted"); c.Status != metav1.ConditionTrue {
 			return fmt.Errorf("it is %+v", c)

@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,15 +41,23 @@ func NewAuthority() (*Authority, error) {
 	return a, err
 }
 
-// Issue signs a certificate for these names, at least one, which is good from an hour ago on until then. Servers and clients can use it.
+// Issue signs a certificate for these names and literal addresses, at least one, which is good from an hour ago on until then. Servers and clients can use it.
 func (a *Authority) Issue(notAfter time.Time, names ...string) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return KeyPair{}, err
 	}
-	return a.sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, key)
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: names[0]}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	return a.sign(template, key)
 }
 
 func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey) (KeyPair, error) {

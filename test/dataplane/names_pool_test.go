@@ -41,6 +41,7 @@ spec:
 		}
 	}
 	h.WaitStates("web", all(harness.Healthy, a))
+	h.WaitRoutes("web", a)
 	load := startLoad(h, clusterAddrs(h, "web", 80)[0])
 	show(onlyB)
 	h.WaitStates("web", all(harness.Healthy, a, b))

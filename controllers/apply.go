@@ -137,7 +137,7 @@ func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBacken
 	if w.wrote {
 		m.setLastWrite(r.now())
 	}
-	out.stale = w.stale
+	out.stale = out.stale || w.stale
 	if w.err != nil {
 		out.fail(v1alpha1.ReasonApplyFailed, "EndpointSlices can't be written: "+refusal(w.err), w.err)
 	}

@@ -196,6 +196,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	out.status.RefNotFound = m.refs.missing
 	switch conflict := r.conflict(b, o); {
 	case conflict == "":
+		r.publishAhead(ctx, b, o, m, &out)
 		r.applyService(ctx, b, o, m, &out)
 	case o.service != nil && plan.OfPredecessor(b, o.service):
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name), nil)
@@ -279,8 +280,51 @@ func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, m *me
 	}
 }
 
-// publish programs the EndpointSlices: names to addresses, addresses to endpoints, endpoints to slices.
+// publishAhead creates the slices for ports that the Service is about to get. kube-proxy passes them over as long as the Service lacks these, and finds them when it has them:
+// a port that is renamed is served all the time.
+func (r *Reconciler) publishAhead(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	if b.Spec.ServiceRef != nil || o.service == nil || len(o.slices) == 0 || !plan.Resolves(b) {
+		return
+	}
+	p := plan.Service(b, o.service, o.left)
+	if p.Write == nil || !plan.GainsPorts(o.service, p.Write) {
+		return
+	}
+	ahead := *o
+	ahead.service = p.Write
+	creations := r.planSlices(b, &ahead, m, &outcome{}).changes.Create
+	r.applySlices(ctx, b, o, m, plan.SliceChanges{Create: creations}, out)
+	for _, s := range creations {
+		if s.UID != "" {
+			o.slices = append(o.slices, s)
+		}
+	}
+}
+
+// publish programs the EndpointSlices.
 func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	p := r.planSlices(b, o, m, out)
+	written := r.applySlices(ctx, b, o, m, p.changes, out)
+	if p.settled && written {
+		r.stopForeign(ctx, o, out)
+	}
+	p.front.mismatch(b, &p.candidates, out)
+	out.next = earlier(out.next, p.publication.Next)
+	out.status.Candidates, out.status.Publication = &p.candidates, &p.publication
+}
+
+// slicePlan is what publish goes by.
+type slicePlan struct {
+	front       front
+	candidates  plan.Candidates
+	publication plan.Publication
+	changes     plan.SliceChanges
+	// settled: what others publish behind the Service may stop once the changes are written.
+	settled bool
+}
+
+// planSlices goes from names to addresses, from addresses to endpoints, from endpoints to slices.
+func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) slicePlan {
 	key := client.ObjectKeyFromObject(b)
 	front := o.front(b, m)
 	published := plan.Published(o.slices)
@@ -302,14 +346,10 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	}, &candidates)
 	m.tier = &publication.Tier
 	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover)
-	changes := plan.Slices(r.template(b, o, m, &front), endpoints, o.slices)
-	written := r.applySlices(ctx, b, o, m, changes, out)
-	if settled && written {
-		r.stopForeign(ctx, o, out)
+	return slicePlan{
+		front: front, candidates: candidates, publication: publication, settled: settled,
+		changes: plan.Slices(r.template(b, o, m, &front), endpoints, o.slices),
 	}
-	front.mismatch(b, &candidates, out)
-	out.next = earlier(out.next, publication.Next)
-	out.status.Candidates, out.status.Publication = &candidates, &publication
 }
 
 // probe hands the planned probes to the engine and takes its verdicts.

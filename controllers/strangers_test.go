@@ -297,3 +297,32 @@ func TestMarksLost(t *testing.T) {
 		t.Errorf("%d endpoints", len(w.endpoints()))
 	}
 }
+
+// TestPortRenamed: whatever name the Service has for its port, at every moment there are slices with that name for all endpoints.
+func TestPortRenamed(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	look := func(when string) {
+		var s corev1.Service
+		w.ok(w.live.Get(t.Context(), shop, &s))
+		of := map[string]int{}
+		for _, o := range w.objects() {
+			if slice, ok := o.(*discoveryv1.EndpointSlice); ok {
+				of[*slice.Ports[0].Name] += len(slice.Endpoints)
+			}
+		}
+		if name := s.Spec.Ports[0].Name; of[name] != 2 {
+			t.Errorf("%s: the Service's port is %q, and there are endpoints %v", when, name, of)
+		}
+	}
+	w.fault = func(n int) fault { look(fmt.Sprintf("before write %d", n)); return fault{} }
+	w.spec(`{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`)
+	w.settle()
+	look("at the end")
+	if got := w.backend().Spec.Ports[0].Name; got != "web" {
+		t.Fatal(got)
+	}
+	w.expect(v1alpha1.ConditionReady, "True")
+}

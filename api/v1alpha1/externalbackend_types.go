@@ -752,7 +752,8 @@ type HTTPHeader struct {
 	Value string `json:"value"`
 }
 
-// TCPSocket is a connection and an optional exchange of text.
+// TCPSocket is a connection and an optional exchange of text. Its defaults are
+// stored, so that a server-side apply can leave it without fields of its own.
 type TCPSocket struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
@@ -764,12 +765,14 @@ type TCPSocket struct {
 	// (default): nothing.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:default=""
 	Send string `json:"send,omitempty"`
 
 	// expect is what the target's answer must contain, at most 1,024 characters; ""
 	// (default): anything, and no answer is awaited.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:default=""
 	Expect string `json:"expect,omitempty"`
 }
 

@@ -145,6 +145,16 @@ func livePort(s *corev1.Service, p *v1alpha1.Port) *corev1.ServicePort {
 // ServesPort tells whether s has a port of p's name and protocol.
 func ServesPort(s *corev1.Service, p *v1alpha1.Port) bool { return livePort(s, p) != nil }
 
+// GainsPorts tells whether next has ports, by name and protocol, that live lacks, and both stand for endpoints.
+func GainsPorts(live, next *corev1.Service) bool {
+	if live.Spec.Type == corev1.ServiceTypeExternalName || next.Spec.Type == corev1.ServiceTypeExternalName {
+		return false
+	}
+	return slices.ContainsFunc(next.Spec.Ports, func(p corev1.ServicePort) bool {
+		return livePort(live, &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol}) == nil
+	})
+}
+
 // crossesHeadless: the API server refuses the step from a virtual IP to none, or back, but takes both through ExternalName, which keeps the object.
 func crossesHeadless(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 	want := ServiceType(b)

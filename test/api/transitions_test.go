@@ -63,3 +63,34 @@ func TestTransitions(t *testing.T) {
 		})
 	}
 }
+
+// TestAppliedAgain: a manifest under server-side apply may lose the last field of an object that it still names; what is left must be valid.
+func TestAppliedAgain(t *testing.T) {
+	for _, tc := range []struct{ desc, path, from string }{
+		{"service", "spec.service", "{type: Headless}"},
+		{"tcpSocket", "spec.healthCheck.tcpSocket", "{port: 5432}"},
+		{"httpGet", "spec.healthCheck.httpGet", "{path: /healthz}"},
+		{"grpc", "spec.healthCheck.grpc", "{service: shop}"},
+		{"failover", "spec.failover", "{pinnedPriority: 1}"},
+		{"dns", "spec.dns", "{transport: TCP}"},
+	} {
+		t.Run(tc.desc, func(t *testing.T) {
+			u := object(t, baseBackend)
+			u.SetName("applied")
+			defer func() {
+				if err := api.Delete(t.Context(), u); err != nil {
+					t.Error(err)
+				}
+			}()
+			for _, document := range []string{tc.from, "{}"} {
+				next := object(t, baseBackend)
+				next.SetName("applied")
+				set(tc.path, document)(t, next)
+				if err := api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(next), client.FieldOwner("test"), client.ForceOwnership); err != nil {
+					t.Fatalf("%s %s: %v", tc.path, document, err)
+				}
+				u = next
+			}
+		})
+	}
+}

@@ -526,12 +526,14 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: expect
       type:
         scalar: string
+      default: ""
     - name: port
       type:
         namedType: io.k8s.apimachinery.pkg.util.intstr.IntOrString
     - name: send
       type:
         scalar: string
+      default: ""
 - name: com.github.external-backend.operator.api.v1alpha1.TLS
   map:
     fields:

@@ -272,3 +272,41 @@ func probed(h *harness.Test, servers ...*lab.Server) {
 		})
 	}
 }
+
+// TestPortRenamed: requests go on while the port gets another name, and where it gets its first one.
+func TestPortRenamed(t *testing.T) {
+	h := harness.New(t)
+	h.StartManager()
+	p := newPair(h, "http", 8080)
+	apply := func(name string) {
+		t.Helper()
+		h.Apply(`
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackend
+metadata: {name: web}
+spec:
+  service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+  ports: [{name: %q, port: 80, targetPort: 8080}]
+  targets: %s
+  healthCheck: %s
+`, name, targets("a", p.a.V4, "b", p.b.V4), httpCheck)
+		h.Eventually("slices of port "+name, func() error {
+			for _, s := range h.Slices("web") {
+				if *s.Ports[0].Name != name {
+					return fmt.Errorf("%s is of port %q", s.Name, *s.Ports[0].Name)
+				}
+			}
+			return nil
+		})
+		h.WaitStates("web", all(harness.Healthy, p.a.At4(8080), p.b.At4(8080)))
+		h.WaitRoutes("web", p.a.At4(8080), p.b.At4(8080))
+	}
+	apply("")
+	load := startLoad(h, clusterAddrs(h, "web", 80)[0])
+	load.reaches(p.a)
+	for _, name := range []string{"web", "http"} {
+		apply(name)
+		load.more()
+	}
+	load.stopUnharmed()
+}

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +26,13 @@ type cost struct {
 	perSec   []float64       // checks that reached the targets
 }
 
-func (c *cost) median() time.Duration { return meter.Spread(c.perCheck).At(50) }
+// median is 0 where nothing was measured.
+func (c *cost) median() time.Duration {
+	if len(c.perCheck) == 0 {
+		return 0
+	}
+	return meter.Spread(c.perCheck).At(50)
+}
 
 // String tells the median, and where the rounds differ, from what to what.
 func (c *cost) String() string {
@@ -52,14 +58,15 @@ func cpu(r *report) error {
 			return startRole(ctx, "engine", job{CA: r.ca(), Groups: []group{g}}, ignore)
 		}},
 		{"HAProxy", kind.haproxy, func(ctx context.Context, g group) (*process, error) {
-			return startHAProxy(ctx, filepath.Join(r.dir, "haproxy.cfg"), 9000, backend(g, kinds[g.Kind].directives(r.ca())), ignore)
+			return startHAProxy(ctx, r.dir, backend(g, kinds[g.Kind].directives(r.ca())), ignore)
 		}},
 		{"lean", func(kind) bool { return true }, func(ctx context.Context, g group) (*process, error) {
 			return startRole(ctx, "lean", job{CA: r.ca(), Groups: []group{g}}, ignore)
 		}},
 	}
 	costs := make([][3]cost, len(kinds))
-	for range rounds {
+	for round := range rounds {
+		fmt.Fprintf(os.Stderr, "probes: CPU time, round %d of %d\n", round+1, rounds)
 		for i, k := range kinds {
 			for j, prober := range probers {
 				if !prober.has(k) {

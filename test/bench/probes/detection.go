@@ -9,9 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +21,7 @@ import (
 
 const (
 	deaths      = 200 // of each sort
-	perRound    = 40  // that die at a time
+	perRound    = 40  // that die within one period
 	deathRounds = deaths / perRound
 	deadline    = 20 * time.Second
 
@@ -105,18 +103,12 @@ func (v *verdicts) await(ctx context.Context, group string, targets []int) ([]ti
 	}
 }
 
-// prober is processes whose verdicts are noted.
+// prober is a process whose verdicts are noted.
 type prober struct {
-	name      string
-	processes []*process
-	alive     *verdicts
-	dead      *verdicts
-}
-
-func (p *prober) kill() {
-	for _, process := range p.processes {
-		process.kill()
-	}
+	name    string
+	process *process
+	alive   *verdicts
+	dead    *verdicts
 }
 
 func (p *prober) heardEngine(line string, at time.Time) {
@@ -184,7 +176,7 @@ func detection(r *report) (err error) {
 	}
 	probers, err := startProbers(r)
 	for _, p := range probers {
-		defer p.kill()
+		defer p.process.kill()
 	}
 	if err != nil {
 		return err
@@ -200,30 +192,27 @@ func detection(r *report) (err error) {
 	return nil
 }
 
-// startProbers starts ours, and an HAProxy for each sort of death: its servers' checks are spread over the period in the order in which they are
-// configured, over all that it has.
 func startProbers(r *report) ([]*prober, error) {
 	ours := &prober{name: "ours", alive: newVerdicts(), dead: newVerdicts()}
 	theirs := &prober{name: "HAProxy", dead: newVerdicts()}
-	both := []*prober{ours, theirs}
 	groups := deathGroups()
-	process, err := startRole(r.ctx, "engine", job{Groups: groups}, ours.heardEngine)
-	if err != nil {
+	var err error
+	if ours.process, err = startRole(r.ctx, "engine", job{Groups: groups}, ours.heardEngine); err != nil {
 		return nil, err
 	}
-	ours.processes = append(ours.processes, process)
-	for i, g := range groups {
+	var backends strings.Builder
+	for _, g := range groups {
 		directives := haproxyPace
 		if kinds[g.Kind].http {
 			directives += "  option httpchk\n  http-check send meth GET uri / ver HTTP/1.1 hdr Host " + serverName + "\n"
 		}
-		process, err := startHAProxy(r.ctx, filepath.Join(r.dir, g.Name), 9000+i, backend(g, directives), theirs.heardHAProxy)
-		if err != nil {
-			return both, err
-		}
-		theirs.processes = append(theirs.processes, process)
+		backends.WriteString(backend(g, directives))
 	}
-	return both, nil
+	theirs.process, err = startHAProxy(r.ctx, r.dir, backends.String(), theirs.heardHAProxy)
+	if err != nil {
+		return []*prober{ours}, err
+	}
+	return []*prober{ours, theirs}, nil
 }
 
 // awaitAlive waits until all targets are known to live.
@@ -266,39 +255,53 @@ func takeLives(r *report, t *targets, all []*exec.Cmd, probers []*prober) (map[s
 			}
 			took[group] = both
 		}
-		// The next round begins at any moment of a period.
-		return sleep(r.ctx, rand.N(detectPeriod))
+		return nil
 	}
 	for round := range deathRounds {
 		dead := every(deathRounds, round, perRound)
-		died := make([]time.Time, perRound)
-		for i, victim := range dead {
-			died[i] = time.Now()
-			if err := all[victim].Process.Kill(); err != nil {
-				return nil, err
-			}
+		died, err := spread(r.ctx, dead, func(victim int) error { return all[victim].Process.Kill() })
+		if err != nil {
+			return nil, err
 		}
 		if err := note(dead, died, victims, webs); err != nil {
 			return nil, err
 		}
 		dead = every(deathRounds, deaths+round, perRound)
-		var addrs []netip.AddrPort
-		for _, hole := range dead {
-			addrs = append(addrs, netip.AddrPortFrom(meter.Address(hole), 0))
-		}
-		began := time.Now()
-		if err := t.namespace.Drop(addrs...); err != nil {
+		died, err = spread(r.ctx, dead, func(hole int) error {
+			return t.namespace.Drop(netip.AddrPortFrom(meter.Address(hole), 0))
+		})
+		if err != nil {
 			return nil, err
 		}
-		if err := note(dead, slices.Repeat([]time.Time{began}, perRound), holes); err != nil {
+		if err := note(dead, died, holes); err != nil {
 			return nil, err
 		}
 	}
 	return took, nil
 }
 
+// spread ends targets one by one, evenly over a period and in any order: whatever order a prober checks them in, they die at every moment of its period.
+// It returns when each of them died.
+func spread(ctx context.Context, targets []int, end func(int) error) ([]time.Time, error) {
+	died := make([]time.Time, len(targets))
+	ticker := time.NewTicker(detectPeriod / time.Duration(len(targets)))
+	defer ticker.Stop()
+	for _, i := range rand.Perm(len(targets)) {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		died[i] = time.Now()
+		if err := end(targets[i]); err != nil {
+			return nil, err
+		}
+	}
+	return died, nil
+}
+
 func printDetection(r *report, took map[string][2]meter.Spread) {
-	r.title("From a death to its verdict, %d deaths of each sort, %d at a time", deaths, perRound)
+	r.title("From a death to its verdict, %d deaths of each sort, %d within %v", deaths, perRound, detectPeriod)
 	r.head("death", "prober", "least", "p50", "p99", "largest", "goal", "")
 	for _, row := range []struct {
 		group, name string

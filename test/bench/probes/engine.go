@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -77,7 +78,7 @@ type measured struct {
 
 // beEngine probes until its standard input ends. It says "GROUP INDEX VERDICT" when a verdict changes, and for each line that it gets, what it has measured
 // since the one before.
-func beEngine(text string) error {
+func beEngine(text string) (err error) {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return err
@@ -101,7 +102,7 @@ func beEngine(text string) error {
 	go func() { ended <- watcher.engine.Start(ctx) }()
 	defer func() {
 		cancel()
-		<-ended
+		err = errors.Join(err, <-ended)
 	}()
 	for i, g := range j.Groups {
 		watcher.engine.Sync(types.NamespacedName{Name: g.Name}, checks[i], g.endpoints())
@@ -110,7 +111,6 @@ func beEngine(text string) error {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		m := measured{}
 		m.Gaps, m.Probes = paces.take()
-		var err error
 		if m.Late, err = late.take(); err != nil {
 			return err
 		}

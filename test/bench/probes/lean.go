@@ -85,10 +85,10 @@ func leanPlain(g group, stop *atomic.Bool) error {
 
 func (t *leanTarget) begin(k kind, epoll, index int) error {
 	if t.fd >= 0 {
-		if t.sent {
-			return nil // no answer yet
+		if !t.sent && t.uses > 0 && t.send(k) != nil {
+			t.close()
 		}
-		return t.send(k)
+		return nil // it is being connected, or has no answer yet
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

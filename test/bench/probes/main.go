@@ -16,6 +16,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/external-backend/operator/devcluster"
 	"github.com/external-backend/operator/test/harness/lab"
 )
@@ -50,6 +53,7 @@ func main() {
 		end(prepare(*only))
 	}
 	devcluster.Enter()
+	log.SetLogger(logr.Discard()) // controller-runtime complains otherwise
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := run(ctx, *only)
 	stop()
@@ -73,10 +77,11 @@ func end(err error) {
 
 // prepare looks for what is needed, and builds what is missing.
 func prepare(only string) error {
-	if _, err := haproxyPath(); err != nil && only != "memory" && only != "pace" && only != "writes" {
+	wanted := func(parts ...string) bool { return only == "" || slices.Contains(parts, only) }
+	if _, err := haproxyPath(); err != nil && wanted("cpu", "detection") {
 		return errors.New("HAProxy is missing, install it with: apt-get install haproxy")
 	}
-	if only == "" || only == "writes" {
+	if wanted("writes") {
 		return lab.Prepare(context.Background(), os.Stderr, false)
 	}
 	return nil

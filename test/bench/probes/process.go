@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -64,16 +65,16 @@ func startRole(ctx context.Context, role string, job any, heard func(string, tim
 	return start(exec.CommandContext(ctx, self, role, string(text)), cancel, heard)
 }
 
-// startHAProxy starts HAProxy with one thread and these backends. It tells of changes of its servers. config is the path of its configuration, which is
-// written; it listens on the port of loopback, as it insists.
-func startHAProxy(ctx context.Context, config string, port int, backends string, heard func(string, time.Time)) (*process, error) {
+// startHAProxy starts HAProxy with one thread and these backends, by way of a configuration file in dir. It tells of changes of its servers.
+func startHAProxy(ctx context.Context, dir, backends string, heard func(string, time.Time)) (*process, error) {
 	path, err := haproxyPath()
 	if err != nil {
 		return nil, err
 	}
+	config := filepath.Join(dir, "haproxy.cfg")
 	text := "global\n  nbthread 1\n  log stdout format raw local0\n" +
 		"defaults\n  mode tcp\n  log global\n  timeout connect 1s\n  timeout client 1s\n  timeout server 1s\n" +
-		fmt.Sprintf("frontend none\n  bind 127.0.0.1:%d\n", port) + backends
+		"frontend none\n  bind 127.0.0.1:9000\n" + backends // it insists on one
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -191,6 +192,8 @@ func (r *report) watchPace(p *process, said answers) (m measured, cpu, took time
 		return
 	}
 	took = time.Since(began)
-	m, err = said.ask(r.ctx, p)
+	if m, err = said.ask(r.ctx, p); err == nil && len(m.Gaps) == 0 {
+		err = errors.New("no target was probed twice")
+	}
 	return m, after - before, took, err
 }

@@ -50,7 +50,7 @@ help: ## Say what there is (the default)
 	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, TESTFLAGS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
 
 .PHONY: build
-build: ## Build bin/manager and the kubectl plugins
+build: ## Build bin/manager
 	$(GO_BUILD) -o bin/manager ./cmd
 	for p in $(PLUGINS); do $(GO_BUILD) -o bin/$$p ./cmd/$$p; done
 

@@ -23,6 +23,8 @@ type memory struct {
 	uid types.UID
 	// notReadyToo is publishNotReadyAddresses of the Service when it was there last.
 	notReadyToo bool
+	// beside is what other ExternalBackends on the Service published when it was looked at last: one that hands an address over has just let it go.
+	beside []plan.Endpoint
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState

@@ -48,9 +48,9 @@ type observation struct {
 	mirrors []*discoveryv1.EndpointSlice
 	// handover is what all of these publish, where the Service is being taken over, and what is left of an ExternalBackend that is gone.
 	handover []plan.Endpoint
-	// older is what older ExternalBackends on the same Service publish.
-	older []plan.Endpoint
-	view  *policy.View
+	// beside is what other ExternalBackends on the same Service publish, older what older ones do.
+	beside, older []plan.Endpoint
+	view          *policy.View
 	// status is the one written last.
 	status v1alpha1.ExternalBackendStatus
 }
@@ -102,6 +102,23 @@ func (r *Reconciler) left(ctx context.Context, b *v1alpha1.ExternalBackend, serv
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
 	return other.Spec.ServiceRef != nil || plan.ServiceName(&other) != service.Name, nil
+}
+
+// orphaned: something that we own has lost its owner. Someone may have taken it off, or the garbage collector, on behalf of who deletes b and wants to keep what it owns.
+func (o *observation) orphaned(b *v1alpha1.ExternalBackend) bool {
+	if s := o.service; s != nil && b.Spec.ServiceRef == nil && metav1.GetControllerOf(s) == nil && plan.Owns(b, s) && s.Annotations[plan.AnnotationAdopted] == "" {
+		return true
+	}
+	return slices.ContainsFunc(o.slices, func(s *discoveryv1.EndpointSlice) bool { return metav1.GetControllerOf(s) == nil })
+}
+
+// dying asks the API server itself whether b is being deleted, or gone: the cache may not have seen it yet.
+func (r *Reconciler) dying(ctx context.Context, b *v1alpha1.ExternalBackend) (bool, error) {
+	var list v1alpha1.ExternalBackendList
+	if err := r.Live.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingFields{metav1.ObjectNameField: b.Name}); err != nil {
+		return false, err
+	}
+	return len(list.Items) == 0 || list.Items[0].UID != b.UID || !list.Items[0].DeletionTimestamp.IsZero(), nil
 }
 
 // ownSlices are b's slices as the cache shows them, not to be changed: those with its labels, and those that it controls, itself or by its Service, whatever has
@@ -177,8 +194,12 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 			o.handover = append(o.handover, plan.Published(theirs).Endpoints...)
 		case err != nil:
 			return err
-		case olderThan(&sibling, b):
-			o.older = append(o.older, plan.Published(theirs).Endpoints...)
+		default:
+			published := plan.Published(theirs).Endpoints
+			o.beside = append(o.beside, published...)
+			if olderThan(&sibling, b) {
+				o.older = append(o.older, published...)
+			}
 		}
 	}
 	var endpoints metav1.PartialObjectMetadata
@@ -267,7 +288,7 @@ func (o *observation) ofOthers(b *v1alpha1.ExternalBackend) bool {
 // conflict says why nothing may be published behind the Service; "" where it may.
 func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) string {
 	name := plan.ServiceName(b)
-	if key := (types.NamespacedName{Namespace: b.Namespace, Name: name}); r.Options.Protected[key] || key == kubernetesService {
+	if r.protected(b) {
 		return fmt.Sprintf("Service %q is protected.", name)
 	}
 	if b.Spec.ServiceRef != nil {
@@ -288,6 +309,12 @@ func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) strin
 		}
 	}
 	return o.blocked(b)
+}
+
+// protected: nothing may stand behind b's Service.
+func (r *Reconciler) protected(b *v1alpha1.ExternalBackend) bool {
+	key := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
+	return r.Options.Protected[key] || key == kubernetesService
 }
 
 var kubernetesService = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,6 +102,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		o, err := r.observe(ctx, &b, m)
 		if err != nil {
 			return ctrl.Result{}, err
+		}
+		if o.orphaned(&b) {
+			if dying, err := r.dying(ctx, &b); dying || err != nil {
+				r.forget(req.NamespacedName)
+				return ctrl.Result{}, err
+			}
 		}
 		notes := outcome.notes
 		outcome = r.program(ctx, &b, o, m)
@@ -201,7 +208,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	case o.service != nil && plan.OfPredecessor(b, o.service):
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name), nil)
 		return out
-	case o.hasSelector(b), o.ofOthers(b):
+	case r.protected(b), o.hasSelector(b), o.ofOthers(b):
 		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
 		r.withdraw(ctx, b, o, m, &out)
 		return out
@@ -336,10 +343,10 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 	candidates := plan.FindCandidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
 		Answers: names.answers(b, standing, r.Resolver.Snapshot(key)), Permit: permit(o.view),
-		Published: published, Status: o.status, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	})
 	r.probe(b, &candidates, m)
-	m.started = true
+	m.started, m.beside = true, o.beside
 
 	publication := plan.Publish(plan.PublishInput{
 		Backend: b, Published: standing, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),

@@ -326,3 +326,111 @@ func TestPortRenamed(t *testing.T) {
 	}
 	w.expect(v1alpha1.ConditionReady, "True")
 }
+
+// TestOrphaned: who deletes an ExternalBackend and wants to keep its Service keeps it, however late the manager hears of the deletion.
+func TestOrphaned(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	strip := func() { // as the garbage collector does
+		var s corev1.Service
+		w.ok(w.live.Get(t.Context(), shop, &s))
+		s.OwnerReferences = nil
+		w.ok(w.live.Update(t.Context(), &s))
+	}
+	owned := func() bool {
+		var s corev1.Service
+		w.ok(w.live.Get(t.Context(), shop, &s))
+		return metav1.GetControllerOf(&s) != nil
+	}
+	strip()
+	w.settle()
+	if !owned() {
+		t.Error("a lost owner is not given back")
+	}
+
+	b := w.backend()
+	b.Finalizers = []string{"orphan"}
+	w.ok(w.live.Update(t.Context(), b))
+	w.settle() // the cache has seen that, and what follows it has not
+	before := w.cache
+	strip()
+	w.refresh()
+	showsService := w.cache
+	w.ok(w.live.Delete(t.Context(), w.backend()))
+	w.cache, w.shown = showsService, w.writes
+	if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop}); err != nil {
+		t.Error(err)
+	}
+	if before == showsService {
+		t.Fatal("the cache shows nothing new")
+	}
+	if owned() {
+		t.Error("the Service is owned again, and goes with its ExternalBackend")
+	}
+}
+
+// TestProtectedLater: what stands behind a Service that comes under protection goes.
+func TestProtectedLater(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	w.reconciler.Options.Protected = map[types.NamespacedName]bool{shop: true}
+	w.settle()
+	w.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Service "shop" is protected.`)
+	if left := w.endpoints(); len(left) != 0 {
+		t.Errorf("still behind it: %v", left)
+	}
+}
+
+// TestPassedOn: an address that passes from one ExternalBackend on a Service to another stays as well as it was until a probe says otherwise.
+func TestPassedOn(t *testing.T) {
+	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, UID: "uid-of-theirs"},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: "10.96.0.9", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	ready := func(is bool) discoveryv1.EndpointConditions {
+		return discoveryv1.EndpointConditions{Ready: new(is), Serving: new(is), Terminating: new(false)}
+	}
+	for _, tt := range []struct {
+		sibling string // the older one is that whose name comes first
+		well    bool
+	}{{"zoo", true}, {"zoo", false}, {"bar", true}, {"bar", false}} {
+		well := tt.well
+		sibling := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: tt.sibling, Namespace: shop.Namespace, UID: "uid-of-sibling"}}
+		sibling.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "sibling-1", Namespace: shop.Namespace, UID: "uid-of-sibling-1", Labels: map[string]string{
+				discoveryv1.LabelServiceName: "theirs", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: tt.sibling,
+			}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(sibling, v1alpha1.GroupVersion.WithKind("ExternalBackend"))}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}, Conditions: ready(well)}},
+		}
+		w := newWorld(t, service.DeepCopy(), sibling, slice)
+		w.spec(attached)
+		w.settle()
+		if n := len(w.endpoints()); n != 1 {
+			t.Fatalf("%d endpoints", n)
+		}
+		own := func() *discoveryv1.EndpointSlice {
+			for _, o := range w.objects() {
+				if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels[v1alpha1.LabelName] == shop.Name {
+					return s
+				}
+			}
+			return nil
+		}
+		w.ok(w.live.Delete(t.Context(), slice))
+		w.refresh()
+		w.settle()
+		if s := own(); s == nil || *s.Endpoints[0].Conditions.Ready != well {
+			t.Errorf("an address that was ready=%t with %s is published as %v", well, tt.sibling, s)
+		}
+	}
+}

@@ -127,6 +127,8 @@ type Input struct {
 	// Published is what stands in the slices, or others are about to leave to them; Status what was said of it.
 	Published *Standing
 	Status    v1alpha1.ExternalBackendStatus
+	// Beside is what other ExternalBackends on the same Service publish, or did a moment ago: an address that passes from one to another is known to be well or not.
+	Beside []Endpoint
 	// Older is what older ExternalBackends on the same Service publish.
 	Older []Endpoint
 	// Probes are those of the plan before, by which the addresses that have left since go on being probed.
@@ -217,6 +219,8 @@ type finder struct {
 	at []place
 	// common are the ports of targets without overrides.
 	common []Port
+	// beside is Input.Beside by address.
+	beside map[netip.Addr]*Endpoint
 	// states are those of the targets in Status.
 	states map[string]v1alpha1.ObservedState
 	// nextClaim chains the candidates of one place; -1 ends a chain.
@@ -240,6 +244,12 @@ func newFinder(in Input) *finder {
 	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
 	f.out.Endpoints = make([]Endpoint, 0, n)
 	f.out.origins = make([]origin, 0, n)
+	f.beside = make(map[netip.Addr]*Endpoint, len(in.Beside))
+	for i := range in.Beside {
+		if e := &in.Beside[i]; f.beside[e.Addr] == nil {
+			f.beside[e.Addr] = e
+		}
+	}
 	f.states = make(map[string]v1alpha1.ObservedState, len(in.Status.Targets))
 	for _, t := range in.Status.Targets {
 		f.states[t.Name] = t.State
@@ -303,7 +313,7 @@ func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	notes := &f.out.Notes[i]
 	o := origin{target: int32(i), place: place, tier: tierOf(t, a.Rank), draining: t.State == v1alpha1.TargetStateDraining}
 	published, exact := f.Published.at(place, ports)
-	f.addProbe(&o, t, a.Port, ports, published)
+	f.addProbe(&o, t, a.Port, ports, cmp.Or(published, f.beside[a.IP]))
 	refusal := f.permit(targetName(t), a.IP, ports, o.probePort)
 	notes.refuse(refusal)
 	if refusal.Denied && (!exact || !refusal.KeepPublished) {

@@ -411,6 +411,8 @@ func (w *statusWriter) ready() {
 		w.set(v1alpha1.ConditionReady, cause.Status, cause.Reason, cause.Message)
 	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName && w.Candidates != nil && w.Candidates.Notes[0].Denied != "":
 		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoReadyEndpoints, "Policy refuses the target: the Service leads nowhere.")
+	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName && w.Backend.Spec.Targets[0].State == v1alpha1.TargetStateDisabled:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoReadyEndpoints, "The target is Disabled: the Service leads nowhere.")
 	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName:
 		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "The Service is an alias of the target.")
 	case w.out.Endpoints == nil || w.out.Endpoints.Ready == 0:

@@ -254,6 +254,33 @@ func TestStaleConnectionsAreNoFailures(t *testing.T) {
 	}
 }
 
+// TestHalfOpenConnectionIsNoDeath has a kept connection of which the peer knows no more, as after a firewall has forgotten it: the probe that goes over it
+// stays unanswered, the one beside it dials anew.
+func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
+	handle, probes := counting(func(c net.Conn, connection, request int) bool {
+		if connection == 1 && request == 2 {
+			hang(c)
+			return false
+		}
+		return answersAlways(c, connection, request)
+	})
+	endpoint := at(serve(t, local(t), handle))
+	for (phaseOf(owner1, endpoint.ID)+2)%freshEvery == 0 { // its second probe would dial anew anyway
+		endpoint.ID.Target += "x"
+	}
+	check := quick(Check{HTTP: &HTTPGet{}, Timeout: 500 * ms})
+	check.FailureThreshold = 2
+	e, notified := running(t, Options{})
+	e.Sync(owner1, check, []Endpoint{endpoint})
+	<-notified
+	if connections := first(30, probes); !slices.Equal(connections[:3], []int{1, 1, 2}) {
+		t.Errorf("the probes go over connections %v", connections)
+	}
+	if got := snapshot(e, owner1)[endpoint.ID]; got != healthy || len(notified) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestALackOfFilesIsUnknown(t *testing.T) {
 	addr := serve(t, local(t), hang)
 	asked := make(chan struct{}, 100)

@@ -38,6 +38,7 @@ export DEBIAN_FRONTEND=noninteractive
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
 	trap 'rm -f $policy' EXIT
+	trap 'exit 1' HUP INT TERM
 	printf '#!/bin/sh\nexit 101\n' >$policy
 	chmod +x $policy
 fi

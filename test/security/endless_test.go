@@ -12,7 +12,6 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/test/harness"
-	"github.com/external-backend/operator/test/harness/lab"
 )
 
 // endless is a server that goes on saying something, to one who asks by a handler.
@@ -132,17 +131,7 @@ func TestEndless(t *testing.T) {
 	h, other := harness.New(t), harness.New(t)
 	w := theWorld(h)
 	m := h.StartManager()
-	machine := other.Machine("other")
-	var servers []*lab.Server // for each one to die once
-	b := newBackend("other", byName["http"])
-	b.Spec.HealthCheck.HTTPGet.Path, b.Spec.HealthCheck.PeriodSeconds = lab.HealthPath, 1
-	b.Spec.HealthCheck.TimeoutSeconds, b.Spec.HealthCheck.ConfirmPeriodMilliseconds = 1, 100
-	for i := range endlessServers {
-		servers = append(servers, other.Serve(machine, "http", 8080+i))
-		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{
-			Name: fmt.Sprint("t", i), Address: machine.V4.String(), Ports: []v1alpha1.TargetPort{{Name: "probe", Port: int32(8080 + i)}}})
-	}
-	other.ApplyObject(b)
+	others := newHerd(other, len(endlessServers)) // for each one to die once
 	for i, e := range endlessServers {
 		e.serve(t, w.good, endlessPort+i)
 		h.ApplyObject(e.backend(i, byName[e.handler].port))
@@ -156,24 +145,13 @@ func TestEndless(t *testing.T) {
 	for i, e := range endlessServers {
 		h.ApplyObject(e.backend(i, endlessPort+i))
 	}
-	states := harness.States{}
-	for i := range servers {
-		states[machine.At4(uint16(8080+i))] = harness.Healthy
-	}
-	flip := func(i int, state string) {
-		t.Helper()
-		began := time.Now()
-		servers[i].SetSick(state != harness.Healthy)
-		states[machine.At4(uint16(8080+i))] = state
-		other.WaitStates("other", states)
-		t.Logf("another's endpoint is %q after %v", state, time.Since(began).Round(time.Millisecond))
-		most = max(most, size())
-	}
 	for i, e := range endlessServers {
-		flip(i, harness.Unhealthy)
+		others.flip(i, harness.Unhealthy)
 		wantVerdict(h, e.name, e.state, e.reason)
-		flip(i, harness.Healthy)
+		most = max(most, size())
+		others.flip(i, harness.Healthy)
 	}
+	most = max(most, size())
 	t.Logf("the manager has grown from %.0f to %.0f MiB", before/(1<<20), most/(1<<20))
 	if most > before+maxGrowth {
 		t.Errorf("the manager has grown from %.0f to %.0f MiB", before/(1<<20), most/(1<<20))

@@ -20,7 +20,7 @@ func TestRemovalDelay(t *testing.T) {
 	authority := h.Machine("dns")
 	onlyA, onlyB := "db A "+p.a.V4.String(), "db A "+p.b.V4.String()
 	dns := h.StartDNS(authority, map[string]string{"example.com": onlyA})
-	const removalDelay, drain = 8 * time.Second, 4 * time.Second
+	const removalDelay, drain = 12 * time.Second, 4 * time.Second
 	h.Apply(`
 apiVersion: external-backend.io/v1alpha1
 kind: ExternalBackend

@@ -145,6 +145,15 @@ func livePort(s *corev1.Service, p *v1alpha1.Port) *corev1.ServicePort {
 // ServesPort tells whether s has a port of p's name and protocol.
 func ServesPort(s *corev1.Service, p *v1alpha1.Port) bool { return livePort(s, p) != nil }
 
+// completes: of a dual-stack Service a spec may name the primary family alone, and the API server adds the other one.
+func completes(s *corev1.Service, families []corev1.IPFamily) bool {
+	if len(families) == 0 {
+		return true
+	}
+	dual := s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack
+	return dual && len(s.Spec.IPFamilies) > len(families) && slices.Equal(s.Spec.IPFamilies[:len(families)], families)
+}
+
 // GainsPorts tells whether next has ports, by name and protocol, that live lacks, and both stand for endpoints.
 func GainsPorts(live, next *corev1.Service) bool {
 	if live.Spec.Type == corev1.ServiceTypeExternalName || next.Spec.Type == corev1.ServiceTypeExternalName {
@@ -183,7 +192,7 @@ func setService(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	if spec.IPFamilyPolicy != nil {
 		s.Spec.IPFamilyPolicy = new(*spec.IPFamilyPolicy)
 	}
-	if len(spec.IPFamilies) > 0 {
+	if !completes(s, spec.IPFamilies) {
 		s.Spec.IPFamilies = slices.Clone(spec.IPFamilies)
 	}
 	setAffinity(spec, s)

@@ -215,7 +215,7 @@ func worse(a, b Verdict) bool {
 // target tells the state of target i, and the word for what is wrong with it.
 func (w *statusWriter) target(i, endpoints int, worst ProbeState) (v1alpha1.ObservedState, string) {
 	t, notes := &w.Backend.Spec.Targets[i], &w.Candidates.Notes[i]
-	reason := noteReason(notes)
+	reason := cmp.Or(noteReason(notes), w.stillUnresolved(t.Name, notes))
 	switch {
 	case t.State == v1alpha1.TargetStateDisabled:
 		return v1alpha1.ObservedStateDisabled, ""
@@ -244,6 +244,22 @@ func (w *statusWriter) reasonBefore(target string) string {
 	}
 	return ""
 }
+
+// stillUnresolved is the word for what was wrong with a name before a restart: it holds, as the condition Resolved does, until there is an answer.
+func (w *statusWriter) stillUnresolved(target string, n *TargetNotes) string {
+	if n.Answer.Status != AnswerPending || w.Before.ObservedGeneration != w.Backend.Generation {
+		return ""
+	}
+	for i := range w.Before.Targets {
+		if t := &w.Before.Targets[i]; t.Name == target && slices.Contains(resolutionReasons, t.Reason) {
+			return t.Reason
+		}
+	}
+	return ""
+}
+
+// resolutionReasons are the words for what is wrong with a name.
+var resolutionReasons = []string{v1alpha1.ReasonServingStale, v1alpha1.ReasonResolutionFailed, v1alpha1.TargetReasonNameNotFound}
 
 // noteReason is the word for the first thing that keeps addresses of a target from being published.
 func noteReason(n *TargetNotes) string {

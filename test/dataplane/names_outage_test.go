@@ -67,7 +67,7 @@ spec:
 		askedInVain(h, m)
 		probed(h, p.sa, p.sb)
 		stale()
-		if written := writes.Of("services", "endpointslices"); len(written) > 0 {
+		if written := writes.Of(); len(written) > 0 {
 			t.Errorf("after %s there was written %v", change.name, written)
 		}
 		if diff := gocmp.Diff(slices, h.Slices("web")); diff != "" {

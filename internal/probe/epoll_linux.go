@@ -439,7 +439,7 @@ func (p *poller) finish(c *conn, a answer) {
 		t.closes = 0
 	}
 	if a.keep && a.outcome.result == success && attempt.keep && !c.closing &&
-		t.closes < maxCloses && t.kept == nil && p.kept < p.room {
+		t.closes < maxCloses && t.kept == nil && p.kept < p.room && c.socket.shaken <= maxKeptHandshake {
 		c.phase, t.kept = idle, c
 		p.kept++
 		return

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509/pkix"
 	"fmt"
 	"io"
 	"net"
@@ -87,6 +88,42 @@ func TestConnectionsAreKeptForTenProbes(t *testing.T) {
 				if want := 2 + i/freshEvery; connection != want {
 					t.Errorf("probe %d goes over connection %d, want %d", begins+i, connection, want)
 				}
+			}
+		})
+	}
+}
+
+// TestLargeCertificatesAreNotKept: what a peer shows in its handshake stays in memory as long as the connection does.
+func TestLargeCertificatesAreNotKept(t *testing.T) {
+	for _, test := range []struct {
+		size int
+		want State
+		kept bool
+	}{
+		{maxKeptHandshake - 4<<10, healthy, true},
+		{maxKeptHandshake, healthy, false},
+		{maxHandshake, unhealthy(ReasonTLSHandshakeFailed), false},
+	} {
+		t.Run(fmt.Sprint(test.size), func(t *testing.T) {
+			root := newCertificates(t)
+			large := root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))
+			template := *large.Leaf
+			template.ExtraExtensions = []pkix.Extension{{Id: []int{1, 3, 6, 1, 4, 1, 32473, 1}, Value: make([]byte, test.size)}}
+			config := &tls.Config{Certificates: []tls.Certificate{root.sign(t, template)}}
+			check := Check{HTTP: &HTTPGet{}, TLS: &TLS{RootCAs: root.pool()}}
+			handle, _ := counting(answersAlways)
+			if is := state(t, check, at(serve(t, tls.NewListener(local(t), config), handle))); is != test.want {
+				t.Fatalf("the endpoint is %v, not %v", is, test.want)
+			}
+			if test.want != healthy {
+				return
+			}
+			handle, probes := counting(answersAlways)
+			e, _ := running(t, Options{})
+			e.Sync(owner1, quick(check), []Endpoint{at(serve(t, tls.NewListener(local(t), config), handle))})
+			connections := first(20, probes)
+			if fresh := connections[19] == 20; fresh == test.kept {
+				t.Errorf("20 probes go over connections %v", connections)
 			}
 		})
 	}

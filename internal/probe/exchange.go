@@ -12,6 +12,11 @@ import (
 const (
 	maxBody = 4 << 10 // bytes of a body, or of an answer without a protocol, that are read at most
 	maxHead = 8 << 10 // bytes of headers that are read at most
+
+	// maxHandshake is how many bytes a peer may say in a TLS handshake: long chains of certificates have 10 KiB. After more than maxKeptHandshake the connection is not
+	// kept, because the certificates would be kept with it.
+	maxHandshake     = 32 << 10
+	maxKeptHandshake = 16 << 10
 )
 
 // exchange is what is said over one connection, without any I/O. One exchange serves all the probes that go over its

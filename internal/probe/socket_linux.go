@@ -4,6 +4,7 @@ package probe
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -33,8 +34,11 @@ func (wouldBlock) Temporary() bool { return true }
 type socket struct {
 	fd      int
 	gate    *gate
+	shaken  int // bytes that were read for the handshake
 	pending []byte
 }
+
+var errLongHandshake = errors.New("the TLS handshake is too long")
 
 // family is 0 for the addresses of IPv4 and 1 for those of IPv6.
 func family(addr netip.Addr) int {
@@ -85,6 +89,11 @@ func (s *socket) Read(b []byte) (int, error) {
 	for {
 		n, err := unix.Read(s.fd, b)
 		switch {
+		case n > 0 && s.gate != nil:
+			if s.shaken += n; s.shaken > maxHandshake {
+				return 0, errLongHandshake
+			}
+			return n, nil
 		case n > 0:
 			return n, nil
 		case err == nil:

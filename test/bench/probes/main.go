@@ -148,7 +148,7 @@ func (r *report) title(format string, args ...any) {
 	if err != nil {
 		load = []byte("unknown")
 	}
-	fmt.Printf("\n### %s\n\nLoad average at the start: %s.\n\n", fmt.Sprintf(format, args...), strings.Fields(string(load))[0])
+	fmt.Printf("\n### %s\n\nLoad average: %s.\n\n", fmt.Sprintf(format, args...), strings.Fields(string(load))[0])
 }
 
 // row prints a line of a table.

@@ -68,7 +68,8 @@ func (k kind) haproxy() bool { return !k.keep || k.grpc }
 
 // check is the kind in the engine's words.
 func (k kind) check(ca string) (*probe.Check, error) {
-	c := &probe.Check{Period: k.period, Confirm: k.period, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
+	// With a shorter confirm interval the first handshakes, which are slow together, would be begun several times over.
+	c := &probe.Check{Period: k.period, Confirm: time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
 	switch {
 	case k.grpc:
 		c.GRPC = &probe.GRPC{}

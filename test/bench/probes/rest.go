@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	many      = 100_000 // targets between two checks
-	keptShare = 70      // percent of the files that a process may have open, for kept connections
-
+	many         = 100_000 // targets between two checks
+	keptShare    = 70      // percent of the files that a process may have open, for kept connections
+	maxKept      = 20_000  // more handshakes would take too long
 	keptPatience = 40 * time.Second
 )
 
@@ -63,7 +63,7 @@ func (r *report) memory(t *targets) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return err
 	}
-	kept := min(many, int(files.Cur)*keptShare/100)
+	kept := int(min(maxKept, files.Cur*keptShare/100))
 	const kib = 1 << 10
 	r.title("Memory of a target between two checks")
 	r.head("check", "targets", "connections kept", "live heap and stacks, bytes a target", "resident, bytes a target", "goal", "")

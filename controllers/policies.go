@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,8 +55,8 @@ func (p *policies) view(ctx context.Context, namespace string) (*policy.View, er
 		return v, nil
 	}
 	var ns corev1.Namespace
-	if err := p.client.Get(ctx, types.NamespacedName{Name: namespace}, &ns); err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
+	if err := p.client.Get(ctx, types.NamespacedName{Name: namespace}, &ns); err != nil {
+		return nil, err // without its labels nobody knows which policies select it
 	}
 	v := p.set.For(ns.Labels)
 	p.views[namespace] = v

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -46,6 +47,9 @@ import (
 
 // flipGap is how long after a write of slices the next flips of the same ExternalBackend are gathered, so that a burst costs one write and a single flip no wait.
 const flipGap = 250 * time.Millisecond
+
+// flipPriority is that of what the engines tell, in the workqueue: above the 0 of what users change, so that no verdict waits for somebody's many new objects.
+const flipPriority = 10
 
 // maxRetry is the longest time between two tries after an error: nothing is ever given up on, and an API server that is back is used within seconds.
 const maxRetry = 5 * time.Second
@@ -281,5 +285,10 @@ func (f *flipQueue) notify(key types.NamespacedName) {
 	if queue == nil {
 		return
 	}
-	queue.AddAfter(reconcile.Request{NamespacedName: key}, max(0, flipGap-time.Since(f.lastWrite(key))))
+	request, after := reconcile.Request{NamespacedName: key}, max(0, flipGap-time.Since(f.lastWrite(key)))
+	if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		q.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: new(flipPriority)}, request)
+		return
+	}
+	queue.AddAfter(request, after)
 }

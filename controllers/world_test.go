@@ -107,7 +107,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 }
 
 func (w *world) builder(objects []client.Object) *fake.ClientBuilder {
-	b := fake.NewClientBuilder().WithScheme(testScheme()).WithObjects(objects...).WithStatusSubresource(&v1alpha1.ExternalBackend{})
+	b := fake.NewClientBuilder().WithScheme(testScheme()).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop.Namespace}}).WithObjects(objects...).WithStatusSubresource(&v1alpha1.ExternalBackend{})
 	b = b.WithIndex(&v1alpha1.ExternalBackend{}, metav1.ObjectNameField, func(o client.Object) []string { return []string{o.GetName()} })
 	for _, i := range indexes() {
 		b = b.WithIndex(i.object, i.field, i.values)

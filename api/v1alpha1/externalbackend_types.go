@@ -264,7 +264,7 @@ type Service struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:XValidation:rule=`isCIDR(self)`,message="must be a CIDR"
+	// +kubebuilder:validation:items:XValidation:rule=`isCIDR(self) && cidr(self) == cidr(self).masked()`,message="must be a CIDR, such as 203.0.113.0/24, with no bit set beyond its prefix length"
 	LoadBalancerSourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
 }
 

@@ -114,6 +114,7 @@ func TestServiceRefusals(t *testing.T) {
 		{"load balancer class of a ClusterIP", field("loadBalancerClass", "example.com/lb"), []string{"spec.service.loadBalancerClass: Invalid"}},
 		{"load balancer class that is no name", typed("LoadBalancer", field("loadBalancerClass", "a b")), []string{"spec.service.loadBalancerClass: Invalid"}},
 		{"source ranges of a NodePort", typed("NodePort", field("loadBalancerSourceRanges", "[203.0.113.0/24]")), []string{"spec.service.loadBalancerSourceRanges: Invalid"}},
+		{"source range with host bits", typed("LoadBalancer", field("loadBalancerSourceRanges", "[203.0.113.1/24]")), []string{"spec.service.loadBalancerSourceRanges[0]: Invalid", "must be a CIDR, such as 203.0.113.0/24"}},
 		{"source range that is an address", typed("LoadBalancer", field("loadBalancerSourceRanges", "[203.0.113.1]")), []string{"spec.service.loadBalancerSourceRanges[0]: Invalid"}},
 
 		{"ExternalName", externalName, nil},

@@ -13,7 +13,7 @@ func (p *planner) fold(g *group) {
 	if p.lights(g) <= maxLight {
 		return
 	}
-	// Nothing that is free will do. First the slice that costs a deletion more, then those whose moved endpoints differ for a moment.
+	// Nothing that is free will do. First the slice that costs a deletion more, then those that have to be written once more before their endpoints move.
 	p.foldOne(g, func(s *slot) bool { return !s.written }, func(s *slot) bool { return s.written && s.light(p.template.Max) })
 	p.foldInto(g, written, written, maxLight)
 	if p.crowded(g) {

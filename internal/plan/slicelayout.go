@@ -103,12 +103,18 @@ func (p *planner) locate(g *group, s *slot) {
 // open makes s a slice that is written: from here on its members count.
 func (p *planner) open(g *group, s *slot) {
 	s.written = true
-	s.members = make([]int32, 0, p.template.Max)
+	s.members = p.kept(g, s)
+}
+
+// kept are the endpoints of an existing slice that it keeps, whatever is added or moves away.
+func (p *planner) kept(g *group, s *slot) []int32 {
+	members := make([]int32, 0, p.template.Max)
 	for _, j := range g.match[s.first : s.first+len(s.slice.Endpoints)] {
 		if j >= 0 {
-			s.members = append(s.members, j)
+			members = append(members, j)
 		}
 	}
+	return members
 }
 
 // put adds endpoints to a slice that is written.

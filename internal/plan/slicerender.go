@@ -22,6 +22,7 @@ func (p *planner) render(g *group) {
 			bare.Endpoints = []discoveryv1.Endpoint{}
 			p.update = append(p.update, bare)
 		case s.size == 0:
+			p.announce(g, s)
 			p.delete = append(p.delete, s.slice)
 		case s.slice == nil:
 			p.create = append(p.create, p.build(g, s, metav1.ObjectMeta{Name: namer.next(), Namespace: p.template.Namespace}))
@@ -30,6 +31,16 @@ func (p *planner) render(g *group) {
 		default:
 			p.update = append(p.update, p.build(g, s, *s.slice.ObjectMeta.DeepCopy()))
 		}
+	}
+}
+
+// announce writes a slice whose endpoints move elsewhere and change their conditions once more before that, so that they say the same in both slices.
+func (p *planner) announce(g *group, s *slot) {
+	if !s.flipped {
+		return
+	}
+	if s.members = p.kept(g, s); len(s.members) > 0 {
+		p.early = append(p.early, p.build(g, s, *s.slice.ObjectMeta.DeepCopy()))
 	}
 }
 

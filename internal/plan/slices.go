@@ -23,10 +23,9 @@
 //
 // Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last, and out of a slice that holds more than B (the cap was lowered), which is
 // written after all that gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints count as published in the slice with most of
-// them. A slice whose endpoints change their conditions is no donor while others are to be had, so that a moved endpoint says the same in both slices. It
-// becomes one only where three light slices or more, with changes in all of them, would remain. Keeping even those apart has no solution: with k slices of which all are
-// light and changed, k - s deletions leave s slices, and each of the s is written before each deletion of a slice that it takes in, so within k + 1 writes only one
-// slice could take in more than one other, and about k/2 would be left.
+// them. A moved endpoint says the same in both slices: a slice whose endpoints change their conditions is no donor while others are to be had. It becomes one only where three
+// light slices or more, with changes in all of them, would remain, and then it is written before all others, with the new conditions, and deleted last: a write beyond W*, which
+// is the price of that compaction.
 package plan
 
 import (
@@ -95,8 +94,8 @@ type planner struct {
 	existing []*discoveryv1.EndpointSlice
 
 	create, delete []*discoveryv1.EndpointSlice
-	// gain holds the updates that add endpoints to their slice, update all others.
-	gain, update []*discoveryv1.EndpointSlice
+	// early holds the updates that come before all others, gain those that add endpoints to their slice, update the rest.
+	early, gain, update []*discoveryv1.EndpointSlice
 
 	annotation runEncoder
 	text       []byte
@@ -138,10 +137,10 @@ func newPlanner(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.End
 
 // changes puts the writes into an order that does not depend on that of the input: what adds comes before what takes away.
 func (p *planner) changes() SliceChanges {
-	for _, list := range [][]*discoveryv1.EndpointSlice{p.create, p.gain, p.update, p.delete} {
+	for _, list := range [][]*discoveryv1.EndpointSlice{p.create, p.early, p.gain, p.update, p.delete} {
 		slices.SortFunc(list, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	}
-	return SliceChanges{Create: p.create, Update: append(p.gain, p.update...), Delete: p.delete}
+	return SliceChanges{Create: p.create, Update: slices.Concat(p.early, p.gain, p.update), Delete: p.delete}
 }
 
 // fate orders endpoints so that those which are likely to change together stand together: a zone, in it a target, in it an SRV rank.

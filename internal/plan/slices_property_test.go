@@ -331,7 +331,6 @@ func (h *history) checkCrash(writes []write) {
 // walk applies writes and looks at what consumers see after each.
 func (h *history) walk(writes []write) {
 	start := h.seen()
-	tolerant := !h.regular || h.lightAndChanged() > 2
 	for i, w := range writes {
 		if w.verb != "create" && h.stored[w.slice.Name] != nil && w.slice.ResourceVersion != h.stored[w.slice.Name].ResourceVersion {
 			h.t.Errorf("resourceVersion of %s lost", w.slice.Name)
@@ -348,7 +347,7 @@ func (h *history) walk(writes []write) {
 			if len(now[key]) == 0 {
 				h.t.Errorf("write %d of %d: %s is missing", i+1, len(writes), key)
 			}
-			if tolerant || len(said) > 1 {
+			if !h.regular || len(said) > 1 {
 				continue
 			}
 			for _, c := range now[key] {
@@ -494,7 +493,7 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // checkPrice holds the number of writes against W*, worked out here from its definition, group by group.
 func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes SliceChanges) {
-	type tally struct{ written, room, added, writes, untouchedDeleted int }
+	type tally struct{ written, room, added, writes, untouchedDeleted, twice int }
 	tallies := map[groupKey]*tally{}
 	of := func(key groupKey) *tally {
 		if tallies[key] == nil {
@@ -524,17 +523,25 @@ func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes Slic
 			clean[s.Name] = true
 		}
 	}
+	updated := map[string]bool{}
 	for _, w := range writesOf(changes) {
 		group := of(h.group(w.slice))
 		group.writes++
+		if updated[w.slice.Name] {
+			group.twice++
+		}
+		updated[w.slice.Name] = w.verb == "update"
 		if w.verb == "delete" && clean[w.slice.Name] {
 			group.untouchedDeleted++
 		}
 	}
 	for key, n := range tallies {
 		least := n.written + ceilDiv(max(0, n.added-n.room), h.template.Max)
-		if n.writes != least+n.untouchedDeleted || n.untouchedDeleted > 1 {
+		if n.writes != least+n.untouchedDeleted+n.twice || n.untouchedDeleted > 1 {
 			h.t.Errorf("%d writes where W* is %d, %d of them for compaction, in group %v", n.writes, least, n.untouchedDeleted, key)
+		}
+		if n.twice > 0 && n.twice > h.lightAndChanged()-2 {
+			h.t.Errorf("%d slices are written twice, of %d that are light and change", n.twice, h.lightAndChanged())
 		}
 	}
 }

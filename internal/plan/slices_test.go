@@ -404,3 +404,38 @@ func TestSliceDrift(t *testing.T) {
 		})
 	}
 }
+
+// TestSliceMovesOnceTold: three slices become light in one step, in which all that they keep changes its conditions. One is folded into another, and no endpoint ever says two
+// things at a time.
+func TestSliceMovesOnceTold(t *testing.T) {
+	stored := cluster{}
+	before := pool("a", "", 0, 30)
+	stored.plan(t, testTemplate(10), before)
+	var after []Endpoint
+	for i, e := range before {
+		if i%10 < 3 {
+			e.Ready, e.Serving = false, false
+			after = append(after, e)
+		}
+	}
+	changes := Slices(testTemplate(10), after, stored.list())
+	if got := verbs(changes); got != "+0 ~3 -1" {
+		t.Errorf("%s: want every slice written, and one of them deleted then", got)
+	}
+	for i, w := range writesOf(changes) {
+		stored.apply(t, w)
+		says := map[netip.Addr]bool{}
+		for _, s := range stored {
+			for j := range s.Endpoints {
+				e, _ := readEndpoint(&s.Endpoints[j], s.AddressType)
+				if ready, ok := says[e.Addr]; ok && ready != e.Ready {
+					t.Errorf("after write %d %s is ready and not", i+1, e.Addr)
+				}
+				says[e.Addr] = e.Ready
+			}
+		}
+	}
+	if len(stored) != 2 {
+		t.Errorf("%d slices are left", len(stored))
+	}
+}

@@ -13,9 +13,9 @@ import (
 
 const (
 	// slowNames is how many names of a tenant's are answered slowly: more than there are lookups at a time.
-	slowNames = 1024
+	slowNames = 600
 	// largeNames is how many are answered by largeAnswer addresses each, which all together nobody can publish.
-	largeNames, largeAnswer = 256, 2000
+	largeNames, largeAnswer = 64, 2000
 )
 
 // TestNameservers has a tenant's nameservers take their time for more names than are looked up at a time, and answer others with more addresses than one

@@ -31,7 +31,9 @@ func newResolvConf(path string) *resolvConf {
 	if path == "" {
 		path = defaultResolvConf
 	}
-	return &resolvConf{path: path, servers: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)}}
+	c := &resolvConf{path: path, servers: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)}}
+	c.nameservers() // the first look is over before anyone asks: later on who comes during one goes by what the last one said
+	return c
 }
 
 // nameservers returns the present list; port 0 stands for the transport's own.

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/devcluster"
 	"github.com/external-backend/operator/test/harness/lab"
 )
@@ -89,6 +90,10 @@ func New(t *testing.T) *Test {
 	namespace.Name = h.Namespace
 	h.ok(h.Client.Create(t.Context(), namespace))
 	t.Cleanup(func() {
+		// The namespace takes its time to go; what it leaves must not keep the next test's manager busy.
+		if err := h.Client.DeleteAllOf(context.Background(), &v1alpha1.ExternalBackend{}, client.InNamespace(h.Namespace)); err != nil {
+			t.Error(err)
+		}
 		if err := h.Client.Delete(context.Background(), namespace); err != nil {
 			t.Error(err)
 		}

@@ -48,9 +48,10 @@ type visit struct {
 	network  string
 	at, from netip.AddrPort
 	ours     bool
+	said     string // over UDP
 }
 
-func (v visit) String() string { return fmt.Sprintf("%s %s from %s", v.network, v.at, v.from) }
+func (v visit) String() string { return fmt.Sprintf("%s %s from %s, said %q", v.network, v.at, v.from, v.said) }
 
 // listens is what opens a port in a network namespace.
 type listens interface {
@@ -164,7 +165,7 @@ func (c *canaries) listen(t testing.TB, place listens, port int) {
 				_, _ = packets.WriteTo(buffer[:n], from)
 				continue
 			}
-			c.note(visit{network: "udp", at: addrPort(packets.LocalAddr()), from: addrPort(from)})
+			c.note(visit{network: "udp", at: addrPort(packets.LocalAddr()), from: addrPort(from), said: string(buffer[:min(n, 64)])})
 		}
 	}()
 }

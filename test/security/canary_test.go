@@ -51,7 +51,9 @@ type visit struct {
 	said     string // over UDP
 }
 
-func (v visit) String() string { return fmt.Sprintf("%s %s from %s, said %q", v.network, v.at, v.from, v.said) }
+func (v visit) String() string {
+	return fmt.Sprintf("%s %s from %s, said %q", v.network, v.at, v.from, v.said)
+}
 
 // listens is what opens a port in a network namespace.
 type listens interface {

@@ -32,7 +32,7 @@ func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool,
 	c := resolve.Config{
 		Nameservers:  nameservers,
 		Transport:    resolve.Transport(cmp.Or(spec.Transport, v1alpha1.DNSTransportUDP)),
-		MinTTL:       time.Duration(min(cmp.Or(spec.MinTTLSeconds, 5), maxTTL)) * time.Second, // the longest wins
+		MinTTL:       time.Duration(min(cmp.Or(spec.MinTTLSeconds, 5), maxTTL)) * time.Second, // a maximum below the minimum wins
 		MaxTTL:       time.Duration(maxTTL) * time.Second,
 		Stale:        seconds(spec.StaleSeconds, 86400),
 		RemovalDelay: time.Duration(spec.RemovalDelaySeconds) * time.Second,

@@ -14,7 +14,7 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// statusPeriod is the least time between two writes of status that change neither a condition nor the active tier.
+// statusPeriod is the least time between two writes of status that change no condition; what the message of Ready says of the active tier counts as one, so that a failover is seen at once.
 const statusPeriod = 10 * time.Second
 
 // report writes the status where it has changed, and tells events and metrics. It returns when a status that was held back is due.

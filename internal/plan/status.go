@@ -450,8 +450,13 @@ func (w *statusWriter) traffic() string {
 		return "No endpoint is published."
 	}
 	text := fmt.Sprintf("%d of %d endpoints are ready.", e.Ready, e.Total)
-	if w.Publication != nil && w.Publication.FailOpen {
+	switch active := w.out.ActivePriority; {
+	case w.Publication != nil && w.Publication.FailOpen:
 		text += " No tier has enough healthy endpoints, and panicThreshold is set: every endpoint of an Active target is ready, whatever its health."
+	case active != nil && *active != 0:
+		text += fmt.Sprintf(" Priority %d is active.", *active)
+	case active == nil && e.Ready > 0 && w.Publication != nil && w.Publication.Tier.None:
+		text += " No tier has enough healthy endpoints: the healthy ones of every tier are ready."
 	}
 	return text
 }

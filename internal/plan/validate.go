@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metadata "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -25,6 +28,7 @@ var hopByHop = []string{
 func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
+	errs = append(errs, validateMetadata(b.Spec.Service, spec.Child("service"))...)
 	errs = append(errs, validateTargets(b, spec.Child("targets"))...)
 	errs = append(errs, validateLocal(b, live, spec.Child("targets"))...)
 	errs = append(errs, validateCheck(b, spec.Child("healthCheck"))...)
@@ -39,6 +43,17 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
+}
+
+// validateMetadata: the schema bounds values and how many there are, but the cost of looking at the form of keys is beyond its budget.
+func validateMetadata(s *v1alpha1.Service, path *field.Path) field.ErrorList {
+	if s == nil {
+		return nil
+	}
+	errs := validation.ValidateLabels(plain(s.Labels), path.Child("labels"))
+	errs = append(errs, metadata.ValidateAnnotations(plain(s.Annotations), path.Child("annotations"))...)
+	slices.SortFunc(errs, func(a, b *field.Error) int { return cmp.Compare(a.Error(), b.Error()) }) // they come in a map's order
+	return errs
 }
 
 func validateTargets(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {

@@ -2,6 +2,7 @@
 VERSION ?= $(shell git describe --tags --match 'v*' --always --dirty 2>/dev/null || echo dev)
 IMG ?= ghcr.io/external-backend/operator:$(VERSION)
 PLATFORMS ?= linux/amd64 linux/arm64
+CONTAINER_TOOL ?= docker
 
 # Handed on: to `go test`, to every fuzz target, to the benchmarks' choice, to the manager under `make run`.
 TESTFLAGS ?=
@@ -47,7 +48,7 @@ each-module = failed=; for m in $(MODULES); do echo "--- $$m: $(1)"; (cd $$m && 
 .PHONY: help
 help: ## Say what there is (the default)
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, TESTFLAGS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
+	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, CONTAINER_TOOL, TESTFLAGS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
 
 .PHONY: build
 build: ## Build bin/manager
@@ -115,7 +116,7 @@ RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
 
 .PHONY: test
 test: packages bin/devcluster ## Run every test there is, under the race detector (root)
-	hack/debian-packages.sh nginx redis-server
+	hack/debian-packages.sh gcc libc6-dev nginx redis-server
 	bin/devcluster build
 	$(MAKE) test-unit
 	cd tools && $(RACE) ./...
@@ -160,7 +161,7 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	done
 
 .PHONY: packages
-packages: ## Install the Debian packages that the cluster tests need, where they are missing (root)
+packages: ## Install the Debian packages that the development cluster needs, where they are missing (root)
 	hack/debian-packages.sh
 
 .PHONY: bin/devcluster
@@ -182,8 +183,9 @@ deploy: $(OWN_KUBECTL) build-installer ## Install CRDs, roles and the manager wi
 	$(KUBECTL) apply --server-side -f dist/install.yaml
 
 .PHONY: undeploy
-undeploy: $(OWN_KUBECTL) build-installer ## Remove all that deploy installed
-	$(KUBECTL) delete --ignore-not-found -f dist/install.yaml
+undeploy: $(OWN_KUBECTL) ## Remove all that deploy installed: the manager first, so that it sees no policy go
+	$(KUBECTL) delete deployment -n external-backend-system external-backend-controller-manager --cascade=foreground --ignore-not-found
+	$(KUSTOMIZE) build config/default | $(KUBECTL) delete --ignore-not-found -f -
 
 ##@ Release
 
@@ -191,14 +193,20 @@ undeploy: $(OWN_KUBECTL) build-installer ## Remove all that deploy installed
 build-installer: ## Write dist/install.yaml, which installs everything with image IMG
 	mkdir -p dist
 	$(KUSTOMIZE) build config/default | sed 's|image: controller:latest|image: $(IMG)|' >dist/install.yaml
+	@grep -qF 'image: $(IMG)' dist/install.yaml || { echo 'config/manager names an image other than controller:latest, so that IMG changes nothing' >&2; exit 1; }
 
 .PHONY: docker-build
 docker-build: ## Build the image IMG
-	docker build --build-arg VERSION=$(VERSION) --tag $(IMG) .
+	$(CONTAINER_TOOL) build --build-arg VERSION=$(VERSION) --tag $(IMG) .
 
 .PHONY: docker-push
-docker-push: ## Build the image IMG for all PLATFORMS and push it
-	docker buildx build --platform $(subst $() ,$(comma),$(strip $(PLATFORMS))) --build-arg VERSION=$(VERSION) --tag $(IMG) --push .
+docker-push: ## Push the image IMG
+	$(CONTAINER_TOOL) push $(IMG)
+
+.PHONY: docker-buildx
+docker-buildx: ## Build the image IMG for all PLATFORMS and push it, by a builder of docker's of its own
+	$(CONTAINER_TOOL) buildx inspect external-backend >/dev/null 2>&1 || $(CONTAINER_TOOL) buildx create --name external-backend
+	$(CONTAINER_TOOL) buildx build --builder external-backend --platform $(subst $() ,$(comma),$(strip $(PLATFORMS))) --build-arg VERSION=$(VERSION) --tag $(IMG) --push .
 
 .PHONY: release
 release: build-installer ## Write binaries, install.yaml, an SBOM for each binary, and checksums to dist

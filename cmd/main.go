@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -66,6 +67,9 @@ func parseFlags(set *flag.FlagSet, args []string) (*flags, error) {
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
+	if set.NArg() > 0 { // all that comes after it has not been read
+		return nil, fmt.Errorf("unexpected argument %q: write flags as --name=value, lists with commas and without spaces", set.Arg(0))
+	}
 	const verbosity = "zap-log-level"
 	if level, err := strconv.Atoi(set.Lookup(verbosity).Value.String()); err == nil && level > maxVerbosity {
 		if err := set.Set(verbosity, strconv.Itoa(maxVerbosity)); err != nil {
@@ -96,15 +100,15 @@ func (f *flags) complete() error {
 	f.options.Protected = map[types.NamespacedName]bool{}
 	for _, text := range list(f.protected) {
 		namespace, name, ok := strings.Cut(text, "/")
-		if !ok || namespace == "" || name == "" {
-			return fmt.Errorf("--protected-services: %q must be namespace/name", text)
+		if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Label(name)) > 0 {
+			return fmt.Errorf("--protected-services: %q must be namespace/name, without wildcards", text)
 		}
 		f.options.Protected[types.NamespacedName{Namespace: namespace, Name: name}] = true
 	}
 	for _, text := range list(f.clusterCIDRs) {
 		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--cluster-cidrs: %q must be a CIDR", text)
+		if err != nil || p.Addr().Is4In6() {
+			return fmt.Errorf("--cluster-cidrs: %q must be a CIDR, an IPv4 one in IPv4's form", text)
 		}
 		f.options.ClusterCIDRs = append(f.options.ClusterCIDRs, p)
 	}

@@ -1,11 +1,10 @@
 #!/bin/sh
-# Installs the Debian packages that the tests need and this machine lacks; with arguments, those named. Quiet where nothing is
+# Installs the Debian packages that the development cluster needs and this machine lacks; with arguments, those named. Quiet where nothing is
 # missing. Without root, or elsewhere than on Debian and its kin, it fails and names them.
 set -eu
 
 if [ $# -eq 0 ]; then
-	# gcc and libc6-dev are for the race detector, the others for the development cluster.
-	set -- gcc libc6-dev iproute2 iptables nftables util-linux
+	set -- iproute2 iptables nftables util-linux
 fi
 
 # A tool that is there without its package does as well. nft and ip may be out of an ordinary user's PATH.

@@ -32,8 +32,10 @@ type ExternalBackend struct {
 	// +required
 	Spec ExternalBackendSpec `json:"spec"`
 
-	// status tells what is published.
+	// status tells what is published. Before the first one its observedGeneration is
+	// -1, so that kstatus takes a new object for one in progress.
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status ExternalBackendStatus `json:"status,omitzero"`
 }
 

@@ -3,7 +3,7 @@ package v1alpha1
 // Labels, annotations and names that the operator puts on the objects it writes.
 const (
 	// ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by
-	// on every EndpointSlice of the operator, and its server-side-apply field manager.
+	// on every EndpointSlice of the operator, and the field manager of all that it writes.
 	ManagedBy = "external-backend.io"
 
 	// LabelName is the label, on Services and EndpointSlices, that holds the

@@ -144,6 +144,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: status
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.ExternalBackendStatus
+      default:
+        observedGeneration: -1
 - name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendPolicy
   map:
     fields:

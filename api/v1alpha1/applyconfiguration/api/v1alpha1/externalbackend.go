@@ -38,7 +38,8 @@ type ExternalBackendApplyConfiguration struct {
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// spec says what to publish, and how.
 	Spec *ExternalBackendSpecApplyConfiguration `json:"spec,omitempty"`
-	// status tells what is published.
+	// status tells what is published. Before the first one its observedGeneration is
+	// -1, so that kstatus takes a new object for one in progress.
 	Status *ExternalBackendStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"flag"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func parse(args ...string) (*flags, error) {
+	set := flag.NewFlagSet("manager", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	return parseFlags(set, args)
+}
+
+func TestFlags(t *testing.T) {
+	f, err := parse("--leader-elect", "--metrics-secure=false", "--protected-services=kube-system/kube-dns, shop/web", "--cluster-cidrs=10.96.0.0/12,fd00::/64", "--default-target-policy=Deny", "--zap-log-level=9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.leaderElect || f.metricsSecure || !f.options.DefaultDeny {
+		t.Errorf("leader-elect %v, metrics-secure %v, deny %v", f.leaderElect, f.metricsSecure, f.options.DefaultDeny)
+	}
+	for _, name := range []string{"kube-system/kube-dns", "shop/web"} {
+		namespace, name, _ := strings.Cut(name, "/")
+		if !f.options.Protected[types.NamespacedName{Namespace: namespace, Name: name}] {
+			t.Errorf("%s/%s is not protected", namespace, name)
+		}
+	}
+	if got := f.options.ClusterCIDRs; len(got) != 2 || got[1] != netip.MustParsePrefix("fd00::/64") {
+		t.Errorf("cluster CIDRs %v", got)
+	}
+}
+
+// TestBadFlags: what can't be meant is refused by name; nothing that guards the cluster is dropped in silence.
+func TestBadFlags(t *testing.T) {
+	for want, args := range map[string][]string{
+		`unexpected argument "true"`:                          {"--metrics-secure", "true", "--default-target-policy=Deny"},
+		`unexpected argument "192.168.0.0/16"`:                {"--cluster-cidrs", "10.0.0.0/8,", "192.168.0.0/16"},
+		`--protected-services: "kube-system/*" must be`:       {"--protected-services=kube-system/*"},
+		`--protected-services: "a/b/c" must be`:               {"--protected-services=a/b/c"},
+		`--protected-services: "web" must be`:                 {"--protected-services=web"},
+		`--cluster-cidrs: "10.0.0.0" must be a CIDR`:          {"--cluster-cidrs=10.0.0.0"},
+		`--cluster-cidrs: "::ffff:10.0.0.0/104" must be`:      {"--cluster-cidrs=::ffff:10.0.0.0/104"},
+		`--default-target-policy=deny: must be`:               {"--default-target-policy=deny"},
+		`--max-endpoints-per-slice=1001: must be from 1 to`:   {"--max-endpoints-per-slice=1001"},
+		`--max-concurrent-probes=0: must be from 1 to`:        {"--max-concurrent-probes=0"},
+		`flag provided but not defined: -max-endpoints-slice`: {"--max-endpoints-slice=5"},
+	} {
+		if _, err := parse(args...); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: got %v, want %s …", args, err, want)
+		}
+	}
+}

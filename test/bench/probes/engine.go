@@ -32,11 +32,11 @@ type job struct {
 
 // group is targets that are checked alike.
 type group struct {
-	Name    string
-	Kind    int // index of kinds
-	First   int // of the prefix's addresses
-	Count   int
-	Victims bool // at the ports of victims
+	Name   string
+	Kind   int // index of kinds
+	First  int // of the prefix's addresses
+	Count  int
+	Beside uint16 // 0, or how far the port is from the kind's own: ofVictim or ofVictim2
 
 	// 0: the kind's own.
 	Period, Confirm, Timeout time.Duration
@@ -44,10 +44,7 @@ type group struct {
 
 // port is where the group's targets listen.
 func (g group) port() uint16 {
-	if g.Victims {
-		return kinds[g.Kind].port + ofVictim
-	}
-	return kinds[g.Kind].port
+	return kinds[g.Kind].port + g.Beside
 }
 
 // check is the group's in the engine's words.

@@ -29,7 +29,9 @@ const (
 	portFull
 	portGRPC
 
-	ofVictim = 100 // is added where victims listen, beside those who listen at every address
+	// Added where victims listen, beside those who listen at every address: for us, and for HAProxy, so that it can be seen whose check comes.
+	ofVictim  = 100
+	ofVictim2 = 200
 )
 
 // kind is a sort of check.

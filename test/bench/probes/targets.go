@@ -220,8 +220,11 @@ func (t *targets) checks(ctx context.Context, k kind) (int64, error) {
 // beVictim serves TCP and HTTP on one address until it is killed.
 func beVictim(addr string) error {
 	failed := make(chan error)
-	for port, serve := range map[uint16]func(net.Conn, *atomic.Int64){portTCP: func(net.Conn, *atomic.Int64) {}, portHTTP: answerHTTP} {
-		listener, err := net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(int(port+ofVictim))))
+	silent := func(net.Conn, *atomic.Int64) {}
+	for port, serve := range map[uint16]func(net.Conn, *atomic.Int64){
+		portTCP + ofVictim: silent, portTCP + ofVictim2: silent, portHTTP + ofVictim: answerHTTP, portHTTP + ofVictim2: answerHTTP,
+	} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(int(port))))
 		if err != nil {
 			return err
 		}

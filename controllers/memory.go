@@ -159,11 +159,11 @@ func (m *memory) latest(cached []*discoveryv1.EndpointSlice, now time.Time) []*d
 	gone := map[types.UID]bool{}
 	seen := make(map[string]bool, len(cached))
 	for _, s := range cached {
-		seen[s.Name] = true
-		if m.deleted[s.UID] {
+		if m.deleted[s.UID] { // its name may be another's by now
 			gone[s.UID] = true
 			continue
 		}
+		seen[s.Name] = true
 		if w, ok := m.slices[s.Name]; ok && newer(w.slice, s) {
 			s = w.slice
 			kept[s.Name] = written{slice: s}

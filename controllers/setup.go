@@ -180,9 +180,10 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		r.policies.changed()
 		return r.backends(ctx)
 	})
+	specs := predicate.Funcs{UpdateFunc: specChanged}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("externalbackend").
-		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: madeAnew}, predicate.Funcs{UpdateFunc: r.statusEdited}))).
+		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(specs, predicate.Funcs{UpdateFunc: r.statusEdited}))).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		})).
@@ -190,9 +191,9 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		}), builder.OnlyMetadata).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
-		Watches(&v1alpha1.ExternalBackendPolicy{}, everyone, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ExternalBackendPolicy{}, everyone, builder.WithPredicates(specs)).
 		Watches(&corev1.Node{}, everyone, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
-		Watches(&networkingv1.ServiceCIDR{}, everyone, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&networkingv1.ServiceCIDR{}, everyone, builder.WithPredicates(specs)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			r.policies.namespaceChanged(o.GetName())
 			return r.backends(ctx, client.InNamespace(o.GetName()))
@@ -205,8 +206,10 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		Complete(r)
 }
 
-// madeAnew: a watch that was interrupted shows a deletion and a creation as one update.
-func madeAnew(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }
+// specChanged: it was edited, or the object was deleted and made anew, which a watch that was interrupted shows as one update, from generation 1 to generation 1.
+func specChanged(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
+}
 
 // statusEdited: the status says something else than what was written last.
 func (r *Reconciler) statusEdited(e event.UpdateEvent) bool {

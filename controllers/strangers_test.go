@@ -76,7 +76,7 @@ func TestMadeAnew(t *testing.T) {
 
 	old, anew := w.backend(), w.backend()
 	anew.UID = "uid-of-a-third-shop"
-	if !madeAnew(event.UpdateEvent{ObjectOld: old, ObjectNew: anew}) || madeAnew(event.UpdateEvent{ObjectOld: old, ObjectNew: old}) {
+	if !specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: anew}) || specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: old}) {
 		t.Error("an update that shows another object is not told from one of the same")
 	}
 }

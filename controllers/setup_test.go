@@ -1,0 +1,73 @@
+package controllers
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/policy"
+)
+
+// informers can be asked for from several goroutines.
+type informers struct {
+	mu sync.Mutex
+	informertest.FakeInformers
+}
+
+func (i *informers) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (cache.Informer, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.FakeInformers.GetInformer(ctx, o, options...)
+}
+
+// TestRulesMadeAnew: a policy, or a range of Services, that was deleted and made anew while the watch was interrupted is compiled, although its generation is what it was.
+func TestRulesMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		informers := &informers{FakeInformers: informertest.FakeInformers{Scheme: testScheme()}}
+		mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
+			Scheme: testScheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+			NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return informers, nil },
+			MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return w.live.RESTMapper(), nil },
+		})
+		w.ok(err)
+		w.ok(w.reconciler.addController(mgr, &flipQueue{}))
+		stopped := make(chan error)
+		go func() { stopped <- mgr.Start(t.Context()) }()
+		t.Cleanup(func() { w.ok(<-stopped) })
+		synctest.Wait()
+		for _, kind := range []func() client.Object{
+			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} }, func() client.Object { return &networkingv1.ServiceCIDR{} },
+		} {
+			informer, err := informers.FakeInformerFor(t.Context(), kind())
+			w.ok(err)
+			for _, uid := range []types.UID{"first", "second"} {
+				w.reconciler.policies.set = &policy.Set{}
+				old, anew := kind(), kind()
+				old.SetUID("first")
+				old.SetGeneration(1)
+				anew.SetUID(uid)
+				anew.SetGeneration(1)
+				informer.Update(old, anew)
+				synctest.Wait()
+				if kept := w.reconciler.policies.set != nil; kept != (uid == "first") {
+					t.Errorf("%T: after an update to the %s object the old rules hold: %t", old, uid, kept)
+				}
+			}
+		}
+	})
+}

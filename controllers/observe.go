@@ -21,7 +21,7 @@ import (
 // The fields by which the cache finds objects.
 const (
 	indexBackend = "backend" // EndpointSlices with our labels, by ExternalBackend
-	indexOwner   = "owner"   // EndpointSlices that kube-controller-manager does not maintain, by the UID of their controller
+	indexOwner   = "owner"   // EndpointSlices that bear our annotation, or nobody's mark, by the UID of their controller
 	indexService = "service" // EndpointSlices and ExternalBackends, by Service
 )
 
@@ -36,6 +36,8 @@ const (
 type observation struct {
 	// service is the Service of that name, whoever owns it; nil where there is none.
 	service *corev1.Service
+	// lagging is the Service as it is where it could not be given its ports: service has them all the same, so that slices are planned for both.
+	lagging *corev1.Service
 	// left: the ExternalBackend whose label the Service bears is gone, or has gone elsewhere.
 	left bool
 	// slices are ours.
@@ -122,7 +124,7 @@ func (r *Reconciler) dying(ctx context.Context, b *v1alpha1.ExternalBackend) (bo
 }
 
 // ownSlices are b's slices as the cache shows them, not to be changed: those with its labels, and those that it controls, itself or by its Service, whatever has
-// become of their labels.
+// become of their labels. Other managers' slices, too, have the Service as their controller.
 func (r *Reconciler) ownSlices(ctx context.Context, b *v1alpha1.ExternalBackend, service *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
 	out, err := r.slicesOf(ctx, client.ObjectKeyFromObject(b))
 	if err != nil {

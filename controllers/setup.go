@@ -151,21 +151,22 @@ func indexes() []index {
 			return nil
 		}
 	}
-	ours := func(o client.Object) []string {
+	labelled := func(o client.Object) []string {
 		if o.GetLabels()[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
 			return nil
 		}
 		return label(v1alpha1.LabelName)(o)
 	}
 	controlled := func(o client.Object) []string {
-		if owner := metav1.GetControllerOf(o); owner != nil && o.GetLabels()[discoveryv1.LabelManagedBy] != managedByCore {
+		s := o.(*discoveryv1.EndpointSlice)
+		if owner := metav1.GetControllerOf(s); owner != nil && (ours(s) || s.Labels[discoveryv1.LabelManagedBy] == "") {
 			return []string{string(owner.UID)}
 		}
 		return nil
 	}
 	serviceOf := func(o client.Object) []string { return []string{plan.ServiceName(o.(*v1alpha1.ExternalBackend))} }
 	return []index{
-		{&discoveryv1.EndpointSlice{}, indexBackend, ours},
+		{&discoveryv1.EndpointSlice{}, indexBackend, labelled},
 		{&discoveryv1.EndpointSlice{}, indexOwner, controlled},
 		{&discoveryv1.EndpointSlice{}, indexService, label(discoveryv1.LabelServiceName)},
 		{&v1alpha1.ExternalBackend{}, indexService, serviceOf},

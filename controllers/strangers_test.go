@@ -129,6 +129,28 @@ func TestAdoptedAnew(t *testing.T) {
 	w.expect(v1alpha1.ConditionReady, "True")
 }
 
+// TestOtherManagers: slices that another manager of EndpointSlices keeps behind our Service have that as their controller, and are not ours to delete.
+func TestOtherManagers(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	var s corev1.Service
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	theirs := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, Labels: map[string]string{
+			discoveryv1.LabelServiceName: shop.Name, discoveryv1.LabelManagedBy: "endpointslice.mesh.example.com",
+		}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&s, corev1.SchemeGroupVersion.WithKind("Service"))}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.1"}}},
+	}
+	w.ok(w.live.Create(t.Context(), theirs))
+	w.settle()
+	w.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Behind Service "shop" there are endpoints of others: EndpointSlice "theirs"`)
+	if n := len(w.endpoints()); n != 3 {
+		t.Errorf("%d endpoints, want our two and theirs\n%s", n, w.state())
+	}
+}
+
 // TestRefusalIsTriedAgain: what the API server refuses may be mended by time, such as a node port in use.
 func TestRefusalIsTriedAgain(t *testing.T) {
 	w := newWorld(t)

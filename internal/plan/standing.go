@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
@@ -78,10 +79,11 @@ func (st *Standing) addOnce(e *Endpoint) {
 	st.chain(place, e)
 }
 
-// Add adds endpoints that stand elsewhere.
+// Add adds endpoints that stand elsewhere. Their targets are those of another spec: what this one does not name has not left it.
 func (st *Standing) Add(endpoints []Endpoint) {
-	for i := range endpoints {
-		st.chain(st.place(endpoints[i].Addr), &endpoints[i])
+	for _, e := range endpoints {
+		e.Target, e.Rank, e.DrainUntil = "", 0, time.Time{}
+		st.chain(st.place(e.Addr), &e)
 	}
 }
 

@@ -3,6 +3,7 @@ package controllers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -24,7 +25,8 @@ import (
 // maxServiceWrites bounds the writes to a Service in one reconcile: two of a type change, each once more after a conflict.
 const maxServiceWrites = 4
 
-// applyService writes the Service until it is as planned, and leaves it in o. A stale cache shows as a conflict, after which the API server is asked.
+// applyService writes the Service until it is as planned, and leaves it in o. A stale cache shows as a conflict, after which the API server is asked. Where the Service can't be
+// written, o says by which ports it lags behind.
 func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	if b.Spec.ServiceRef != nil {
 		return
@@ -34,8 +36,9 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q is being deleted; it is made anew once it is gone.", o.service.Name), nil)
 		return
 	}
+	var p plan.ServicePlan
 	for range maxServiceWrites {
-		p := plan.Service(b, o.service, o.left)
+		p = plan.Service(b, o.service, o.left)
 		if p.Conflict != "" {
 			out.fail(v1alpha1.ReasonServiceConflict, p.Conflict, nil)
 			return
@@ -56,8 +59,21 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		default:
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err)), retriable(err))
 			out.next = earlier(out.next, r.now().Add(refusedRetry))
+			o.lag(p.Write)
 			return
 		}
+	}
+	out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: others change it all the time.", p.Write.Name), errContended)
+	o.lag(p.Write)
+}
+
+var errContended = errors.New("the Service was changed by others between each reading and writing")
+
+// lag makes o go by the ports that the Service is still to get, and remember that it has not.
+func (o *observation) lag(next *corev1.Service) {
+	if o.service != nil && plan.GainsPorts(o.service, next) {
+		o.lagging, o.service = o.service, o.service.DeepCopy()
+		o.service.Spec.Ports = next.Spec.Ports
 	}
 }
 
@@ -118,8 +134,8 @@ func (o *observation) sliceOwner(b *v1alpha1.ExternalBackend) *metav1.OwnerRefer
 	return metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend"))
 }
 
-// applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish
-// first. It reports whether all went well.
+// applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish, or to make
+// ready, first. It reports whether all went well.
 func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, c plan.SliceChanges, out *outcome) bool {
 	w := sliceWriter{Reconciler: r, ctx: ctx, backend: b.Name, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
 	for _, s := range o.slices {
@@ -152,6 +168,7 @@ type sliceWriter struct {
 	memory  *memory
 	current map[string]*discoveryv1.EndpointSlice
 	failed  []*discoveryv1.EndpointSlice
+	unready bool // a write failed that was to make an endpoint ready
 	wrote   bool
 	stale   bool
 	err     error // the first
@@ -171,7 +188,8 @@ func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
 }
 
 func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
-	if w.strands(s.Name, s) {
+	current := w.current[s.Name]
+	if w.strands(s.Name, s) || w.unready && current != nil && plan.Retires(current, s) {
 		return
 	}
 	err := w.Update(w.ctx, s)
@@ -234,6 +252,7 @@ func ours(s *discoveryv1.EndpointSlice) bool {
 
 func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {
 	w.failed = append(w.failed, s)
+	w.unready = w.unready || plan.Readies(w.current[s.Name], s)
 	if w.err == nil || apierrors.IsConflict(w.err) || apierrors.IsAlreadyExists(w.err) {
 		w.err = err
 	}

@@ -123,15 +123,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if outcome.err != nil {
 		return ctrl.Result{}, outcome.err
 	}
-	return ctrl.Result{RequeueAfter: r.until(outcome.next, m.refs.next(&b), wait, m)}, nil
+	return ctrl.Result{RequeueAfter: r.until(outcome.next, wait, m)}, nil
 }
 
 // until is how long to wait for the first of the times at which something changes by time alone; 0 where nothing does.
-func (r *Reconciler) until(planned, references, status time.Time, m *memory) time.Duration {
+func (r *Reconciler) until(planned, status time.Time, m *memory) time.Duration {
 	if m.outstanding() {
 		planned = earlier(planned, r.now().Add(unseen))
 	}
-	at := earlier(earlier(planned, references), earlier(status, m.events.next()))
+	at := earlier(planned, earlier(status, m.events.next()))
 	if at.IsZero() {
 		return 0
 	}
@@ -200,11 +200,16 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 		return out
 	}
 	m.refs = r.readReferences(ctx, b, m.refs)
+	out.next = m.refs.next(b)
 	out.status.RefNotFound = m.refs.missing
 	switch conflict := r.conflict(b, o); {
 	case conflict == "":
-		r.publishAhead(ctx, b, o, m, &out)
-		r.applyService(ctx, b, o, m, &out)
+		if r.publishAhead(ctx, b, o, m, &out) {
+			r.applyService(ctx, b, o, m, &out)
+		}
+		if out.status.Programmed == v1alpha1.ReasonServiceConflict { // the cache had not shown it yet; its event does
+			return out
+		}
 	case o.service != nil && plan.OfPredecessor(b, o.service):
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name), nil)
 		return out
@@ -263,7 +268,9 @@ func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBa
 		return
 	}
 	front := o.front(b, m)
-	r.applySlices(ctx, b, o, m, plan.Slices(r.template(b, o, m, &front), kept, o.slices), out)
+	template := r.template(b, o, m, &front)
+	template.Labels = plan.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
+	r.applySlices(ctx, b, o, m, plan.Slices(template, kept, o.slices), out)
 	out.status.Withdrawn, out.status.Left = refused, kept
 }
 
@@ -288,31 +295,35 @@ func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, m *me
 }
 
 // publishAhead creates the slices for ports that the Service is about to get. kube-proxy passes them over as long as the Service lacks these, and finds them when it has them:
-// a port that is renamed is served all the time.
-func (r *Reconciler) publishAhead(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+// a port that is renamed is served all the time. It reports whether the Service may be written now.
+func (r *Reconciler) publishAhead(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) bool {
 	if b.Spec.ServiceRef != nil || o.service == nil || len(o.slices) == 0 || !plan.Resolves(b) {
-		return
+		return true
 	}
 	p := plan.Service(b, o.service, o.left)
 	if p.Write == nil || !plan.GainsPorts(o.service, p.Write) {
-		return
+		return true
 	}
 	ahead := *o
 	ahead.service = p.Write
 	creations := r.planSlices(b, &ahead, m, &outcome{}).changes.Create
-	r.applySlices(ctx, b, o, m, plan.SliceChanges{Create: creations}, out)
+	created := r.applySlices(ctx, b, o, m, plan.SliceChanges{Create: creations}, out)
 	for _, s := range creations {
 		if s.UID != "" {
 			o.slices = append(o.slices, s)
 		}
 	}
+	if !created {
+		o.lag(p.Write)
+	}
+	return created
 }
 
 // publish programs the EndpointSlices.
 func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	p := r.planSlices(b, o, m, out)
 	written := r.applySlices(ctx, b, o, m, p.changes, out)
-	if p.settled && written {
+	if p.settled && written && out.status.Programmed == "" { // what others publish behind a Service that we could not take over is theirs
 		r.stopForeign(ctx, o, out)
 	}
 	p.front.mismatch(b, &p.candidates, out)
@@ -352,7 +363,10 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 		Backend: b, Published: standing, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
 	m.tier = &publication.Tier
-	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover)
+	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
+	if o.lagging != nil {
+		endpoints = append(endpoints, plan.StillServed(o.lagging, o.service, endpoints, o.slices)...)
+	}
 	return slicePlan{
 		front: front, candidates: candidates, publication: publication, settled: settled,
 		changes: plan.Slices(r.template(b, o, m, &front), endpoints, o.slices),

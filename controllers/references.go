@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -19,8 +20,12 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so that no right to list them is needed.
-const referencePeriod = time.Minute
+const (
+	// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so that no right to list them is needed.
+	referencePeriod = time.Minute
+	// referenceRetry is the same where the API server did not answer.
+	referenceRetry = 5 * time.Second
+)
 
 // references are what an ExternalBackend's Secrets and ConfigMaps say.
 type references struct {
@@ -28,7 +33,7 @@ type references struct {
 	certificate          *tls.Certificate
 	// The identities are digests of what was read.
 	checkIdentity, dnsIdentity string
-	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; missing says what, for users.
+	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; missing says what, for users, where it is for them to mend.
 	checkMissing, dnsMissing bool
 	missing                  string
 
@@ -68,37 +73,37 @@ func hasReferences(b *v1alpha1.ExternalBackend) bool {
 	return t != nil && (t.CACertificateRef != nil || t.ClientCertificateRef != nil) || d != nil && d.CACertificateRef != nil
 }
 
-// readReferences reads all that b refers to, by name and in its own namespace. Where the API server does not answer, what was read before stays.
+// readReferences reads all that b refers to, by name and in its own namespace. Where the API server does not answer, what was read before stays; what was never read is missing.
 func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBackend, before references) references {
 	if !before.due(b, r.now()) {
 		return before
 	}
 	// The client logs bodies at high verbosity, which must not happen to what is secret.
-	read := referenceReader{ctx: logr.NewContext(ctx, logr.Discard()), live: r.Live, namespace: b.Namespace}
-	out := references{generation: b.Generation, read: r.now()}
+	check := referenceReader{ctx: logr.NewContext(ctx, logr.Discard()), live: r.Live, namespace: b.Namespace}
+	dns := check
+	out := references{generation: b.Generation}
 	if t := checkTLS(b); t != nil {
 		if t.CACertificateRef != nil {
-			out.checkRoots = read.roots("spec.healthCheck.tls.caCertificateRef", t.CACertificateRef)
+			out.checkRoots = check.roots("spec.healthCheck.tls.caCertificateRef", t.CACertificateRef)
 		}
 		if t.ClientCertificateRef != nil {
-			out.certificate = read.certificate("spec.healthCheck.tls.clientCertificateRef", t.ClientCertificateRef)
+			out.certificate = check.certificate("spec.healthCheck.tls.clientCertificateRef", t.ClientCertificateRef)
 		}
-		out.checkIdentity, out.checkMissing = read.identity(), read.missing != ""
+		out.checkIdentity = check.identity()
 	}
 	if t := dnsTLS(b); t != nil && t.CACertificateRef != nil {
-		checkMissing := read.missing
-		read.missing = ""
-		out.dnsRoots = read.roots("spec.dns.tls.caCertificateRef", t.CACertificateRef)
-		out.dnsIdentity, out.dnsMissing = read.identity(), read.missing != ""
-		if checkMissing != "" {
-			read.missing = checkMissing
-		}
+		out.dnsRoots = dns.roots("spec.dns.tls.caCertificateRef", t.CACertificateRef)
+		out.dnsIdentity = dns.identity()
 	}
-	out.missing = read.missing
-	if read.err != nil {
-		ctrl.LoggerFrom(ctx).Error(read.err, "Can't read a reference, what was read before stays")
-		before.read, before.generation = out.read, b.Generation
-		return before
+	out.checkMissing, out.dnsMissing = !check.complete(), !dns.complete()
+	out.missing = cmp.Or(check.missing, dns.missing)
+	out.read = r.now()
+	if err := cmp.Or(check.err, dns.err); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Can't read a reference, what was read before stays")
+		if before.generation == b.Generation {
+			out = before
+		}
+		out.read = r.now().Add(referenceRetry - referencePeriod)
 	}
 	return out
 }
@@ -113,6 +118,9 @@ type referenceReader struct {
 	missing string
 	err     error
 }
+
+// complete: nothing that was to be read is missing.
+func (r *referenceReader) complete() bool { return r.missing == "" && r.err == nil }
 
 // identity is the digest of all that has been read since the last call.
 func (r *referenceReader) identity() string {

@@ -45,6 +45,8 @@ type world struct {
 	// fault is asked before each write with its number, from 1 on.
 	fault func(n int) fault
 	dead  bool // crashed: nothing is written until restart
+	// refuse is asked before each write, too: what it refuses does not count as one.
+	refuse func(client.Object) error
 	// stable are the addresses that have to stand after every write.
 	stable []netip.Addr
 
@@ -78,7 +80,7 @@ var testScheme = sync.OnceValue(func() *runtime.Scheme {
 })
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
-	w := &world{t: t, fault: func(int) fault { return fault{} }}
+	w := &world{t: t, fault: func(int) fault { return fault{} }, refuse: func(client.Object) error { return nil }}
 	w.live = w.builder(objects).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			return w.write(o, func() error {
@@ -132,9 +134,12 @@ func defaultService(o client.Object) {
 	}
 }
 
-func (w *world) write(_ client.Object, do func() error) error {
+func (w *world) write(o client.Object, do func() error) error {
 	if w.dead {
 		return errCrash
+	}
+	if err := w.refuse(o); err != nil {
+		return err
 	}
 	w.writes++
 	defer w.check()
@@ -356,9 +361,11 @@ type fakeProber struct {
 	verdicts map[netip.Addr]probe.Verdict
 	known    map[probe.ID]probe.State
 	order    []probe.ID
+	check    *probe.Check
 }
 
-func (f *fakeProber) Sync(_ types.NamespacedName, _ *probe.Check, endpoints []probe.Endpoint) {
+func (f *fakeProber) Sync(_ types.NamespacedName, check *probe.Check, endpoints []probe.Endpoint) {
+	f.check = check
 	before := f.known
 	f.known, f.order = map[probe.ID]probe.State{}, nil
 	for _, e := range endpoints {

@@ -41,6 +41,16 @@ type Publication struct {
 	Next time.Time
 }
 
+// Judged: no endpoint waits for its first verdict.
+func (p *Publication) Judged(c *Candidates) bool {
+	for i := range c.origins {
+		if c.origins[i].probed() && p.States[i].Verdict == Unknown {
+			return false
+		}
+	}
+	return true
+}
+
 // PublishInput is what decides the endpoints' conditions, beside the candidates.
 type PublishInput struct {
 	Backend *v1alpha1.ExternalBackend

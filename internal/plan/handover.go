@@ -9,8 +9,9 @@ import (
 
 // HandOver plans the moment at which endpoints that others publish behind an adopted Service are about to give way to ours. It returns ours, those at an ip:port that
 // others publish, too, with the very conditions that these have, so that nothing changes for kube-proxy whichever it reads; and whether the others may go once
-// this is written: where nothing is shared, only once one of ours is ready. Without others there is nothing to change or to wait for.
-func HandOver(ours, others []Endpoint) ([]Endpoint, bool) {
+// this is written: once one of ours is ready by its own verdict. Where some are shared and judged says that no verdict is waited for, nothing better is to come, and they go, too.
+// Without others there is nothing to change or to wait for.
+func HandOver(ours, others []Endpoint, judged bool) ([]Endpoint, bool) {
 	if len(others) == 0 {
 		return ours, true
 	}
@@ -21,16 +22,16 @@ func HandOver(ours, others []Endpoint) ([]Endpoint, bool) {
 	out := make([]Endpoint, len(ours))
 	shared, ready := false, false
 	for i, e := range ours {
+		ready = ready || e.Ready
 		for _, other := range byKey[e.Addr] {
 			if clash(e.Ports, other.Ports) {
 				e.Ready, e.Serving, e.Terminating = other.Ready, other.Serving, other.Terminating
 				shared = true
 			}
 		}
-		ready = ready || e.Ready
 		out[i] = e
 	}
-	return out, shared || ready
+	return out, ready || shared && judged
 }
 
 // ReadEndpoints reads what an Endpoints object publishes, as the mirroring controller does. Its addresses that are no IP are left out.

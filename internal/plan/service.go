@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -162,6 +164,43 @@ func GainsPorts(live, next *corev1.Service) bool {
 	return slices.ContainsFunc(next.Spec.Ports, func(p corev1.ServicePort) bool {
 		return livePort(live, &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol}) == nil
 	})
+}
+
+// StillServed are the endpoints of desired at ports that live, a Service that could not be written, still has and next has no more: what existing publishes there goes on, and follows
+// what is desired of its address.
+func StillServed(live, next *corev1.Service, desired []Endpoint, existing []*discoveryv1.EndpointSlice) []Endpoint {
+	at := make(map[netip.Addr]*Endpoint, len(desired))
+	for i := range desired {
+		if e := &desired[i]; at[e.Addr] == nil {
+			at[e.Addr] = e
+		}
+	}
+	type place struct {
+		addr  netip.Addr
+		ports string
+	}
+	var served []Endpoint
+	known := map[place]bool{}
+	for _, s := range existing {
+		ports := portsOf(s, nil)
+		if !slices.ContainsFunc(ports, func(p Port) bool {
+			port := &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol}
+			return ServesPort(live, port) && !ServesPort(next, port)
+		}) {
+			continue
+		}
+		key := string(appendGroupKey(nil, s.AddressType, ports))
+		for i := range s.Endpoints {
+			addr, ok := firstAddress(&s.Endpoints[i])
+			if want := at[addr]; ok && want != nil && !known[place{addr, key}] {
+				known[place{addr, key}] = true
+				e := *want
+				e.Ports = ports
+				served = append(served, e)
+			}
+		}
+	}
+	return served
 }
 
 // crossesHeadless: the API server refuses the step from a virtual IP to none, or back, but takes both through ExternalName, which keeps the object.

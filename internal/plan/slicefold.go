@@ -110,6 +110,6 @@ func (p *planner) move(g *group, from, to *slot) {
 			p.open(g, s)
 		}
 	}
-	to.put(from.members)
+	p.put(to, from.members)
 	from.members, from.size = nil, 0
 }

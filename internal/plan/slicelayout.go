@@ -60,7 +60,8 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 	s.size = 0
 	for i, at := range match {
 		if at < 0 || placed[at] || s.size == p.template.Max {
-			match[i], s.written = -1, true
+			match[i], s.written, s.loses = -1, true, true
+			s.relaxes = s.relaxes || orTrue(s.slice.Endpoints[i].Conditions.Ready)
 			continue
 		}
 		placed[at] = true
@@ -69,6 +70,9 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 		want, have := &p.desired[match[i]], &s.slice.Endpoints[i]
 		if !sameConditions(&have.Conditions, want) {
 			s.flipped = true
+			was := orTrue(have.Conditions.Ready)
+			s.readies = s.readies || want.Ready && !was
+			s.relaxes = s.relaxes || was && !want.Ready
 		}
 		if s.flipped || !sameEndpoint(have, want, &p.template) {
 			s.written = true
@@ -118,11 +122,12 @@ func (p *planner) kept(g *group, s *slot) []int32 {
 }
 
 // put adds endpoints to a slice that is written.
-func (s *slot) put(list []int32) {
+func (p *planner) put(s *slot, list []int32) {
 	if len(list) > 0 {
 		s.members = append(s.members, list...)
 		s.size = len(s.members)
 		s.gains = true
+		s.readies = s.readies || slices.ContainsFunc(list, func(j int32) bool { return p.desired[j].Ready })
 	}
 }
 
@@ -159,7 +164,7 @@ func (p *planner) place(g *group) {
 	for _, home := range []func(zone, target string, s *slot) int{byTarget, byZone} {
 		for _, level := range []func(*slot) int{asBefore, full} {
 			slices.SortStableFunc(open, func(a, b *slot) int { return cmp.Or(home(a.zone, a.target, b), a.size-b.size) })
-			rest = fillHome(p.desired, open, rest, home, level)
+			rest = p.fillHome(open, rest, home, level)
 		}
 	}
 	slices.SortStableFunc(open, func(a, b *slot) int { return a.size - b.size })
@@ -175,16 +180,16 @@ func (p *planner) fill(slots []*slot, list []int32) (rest []int32) {
 		if n > 0 && s.size == 0 {
 			s.zone, s.target = p.desired[list[n/2]].Zone, p.desired[list[n/2]].Target
 		}
-		s.put(list[:n])
+		p.put(s, list[:n])
 		list = list[n:]
 	}
 	return list
 }
 
 // fillHome puts endpoints into slots of the same fate, told by home, up to the given level; list and slots are in the order of fate. It returns what is left.
-func fillHome(desired []Endpoint, slots []*slot, list []int32, home func(zone, target string, s *slot) int, level func(*slot) int) (rest []int32) {
+func (p *planner) fillHome(slots []*slot, list []int32, home func(zone, target string, s *slot) int, level func(*slot) int) (rest []int32) {
 	for i := 0; i < len(list); {
-		e := &desired[list[i]]
+		e := &p.desired[list[i]]
 		switch {
 		case len(slots) == 0:
 			return append(rest, list[i:]...)
@@ -194,7 +199,7 @@ func fillHome(desired []Endpoint, slots []*slot, list []int32, home func(zone, t
 			rest = append(rest, list[i])
 			i++
 		default:
-			slots[0].put(list[i : i+1])
+			p.put(slots[0], list[i:i+1])
 			i++
 		}
 	}

@@ -92,6 +92,20 @@ func sameOwner(a, b *metav1.OwnerReference) bool {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
+// orTrue: consumers take a condition that is not set for true.
+func orTrue(b *bool) bool { return b == nil || *b }
+
+// OwnLabels are the labels from spec.service.labels that a slice bears.
+func OwnLabels(s *discoveryv1.EndpointSlice) map[string]string {
+	own := map[string]string{}
+	for key := range strings.SplitSeq(s.Annotations[annotationLabels], ",") {
+		if value, ok := s.Labels[key]; ok {
+			own[key] = value
+		}
+	}
+	return own
+}
+
 // enforce sets our share of meta, which must be ours to change.
 func (m *sliceMetadata) enforce(meta *metav1.ObjectMeta, endpoints []byte) {
 	if meta.Labels == nil {

@@ -20,16 +20,14 @@ func (p *planner) render(g *group) {
 		case s.leaving:
 			bare := s.slice.DeepCopy()
 			bare.Endpoints = []discoveryv1.Endpoint{}
-			p.update = append(p.update, bare)
+			p.update = append(p.update, rewrite{bare, s.turn(false)})
 		case s.size == 0:
 			p.announce(g, s)
 			p.delete = append(p.delete, s.slice)
 		case s.slice == nil:
 			p.create = append(p.create, p.build(g, s, metav1.ObjectMeta{Name: namer.next(), Namespace: p.template.Namespace}))
-		case s.gains:
-			p.gain = append(p.gain, p.build(g, s, *s.slice.ObjectMeta.DeepCopy()))
 		default:
-			p.update = append(p.update, p.build(g, s, *s.slice.ObjectMeta.DeepCopy()))
+			p.update = append(p.update, rewrite{p.build(g, s, *s.slice.ObjectMeta.DeepCopy()), s.turn(false)})
 		}
 	}
 }
@@ -40,7 +38,7 @@ func (p *planner) announce(g *group, s *slot) {
 		return
 	}
 	if s.members = p.kept(g, s); len(s.members) > 0 {
-		p.early = append(p.early, p.build(g, s, *s.slice.ObjectMeta.DeepCopy()))
+		p.update = append(p.update, rewrite{p.build(g, s, *s.slice.ObjectMeta.DeepCopy()), s.turn(true)})
 	}
 }
 

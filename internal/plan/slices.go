@@ -23,7 +23,8 @@
 //
 // Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last, and out of a slice that holds more than B (the cap was lowered), which is
 // written after all that gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints count as published in the slice with most of
-// them. A moved endpoint says the same in both slices: a slice whose endpoints change their conditions is no donor while others are to be had. It becomes one only where three
+// them. Of the updates those come first that make endpoints ready, and last those that only take readiness away: a tier hands over to another one without a moment in which
+// none is ready. A moved endpoint says the same in both slices: a slice whose endpoints change their conditions is no donor while others are to be had. It becomes one only where three
 // light slices or more, with changes in all of them, would remain, and then it is written before all others, with the new conditions, and deleted last: a write beyond W*, which
 // is the price of that compaction.
 package plan
@@ -78,6 +79,38 @@ func Strands(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.End
 	return false
 }
 
+// Readies reports whether writing next over current (nil: as a new slice) makes an endpoint ready.
+func Readies(current, next *discoveryv1.EndpointSlice) bool {
+	return turns(current, next, func(was, is *discoveryv1.EndpointConditions) bool {
+		return (was == nil || !orTrue(was.Ready)) && is != nil && orTrue(is.Ready)
+	})
+}
+
+// Retires reports whether writing next over current takes readiness from an endpoint that goes on serving: its traffic is another one's from then on.
+func Retires(current, next *discoveryv1.EndpointSlice) bool {
+	return turns(current, next, func(was, is *discoveryv1.EndpointConditions) bool {
+		return was != nil && orTrue(was.Ready) && is != nil && !orTrue(is.Ready) && orTrue(is.Serving) && !isTrue(is.Terminating)
+	})
+}
+
+// turns reports whether so is true of what any endpoint of next was and is.
+func turns(current, next *discoveryv1.EndpointSlice, so func(was, is *discoveryv1.EndpointConditions) bool) bool {
+	before := map[string]*discoveryv1.EndpointConditions{}
+	if current != nil {
+		for i := range current.Endpoints {
+			if e := &current.Endpoints[i]; len(e.Addresses) > 0 {
+				before[e.Addresses[0]] = &e.Conditions
+			}
+		}
+	}
+	for i := range next.Endpoints {
+		if e := &next.Endpoints[i]; len(e.Addresses) > 0 && so(before[e.Addresses[0]], &e.Conditions) {
+			return true
+		}
+	}
+	return false
+}
+
 func publishes(s *discoveryv1.EndpointSlice, addr netip.Addr) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
 		a, ok := firstAddress(&e)
@@ -94,8 +127,7 @@ type planner struct {
 	existing []*discoveryv1.EndpointSlice
 
 	create, delete []*discoveryv1.EndpointSlice
-	// early holds the updates that come before all others, gain those that add endpoints to their slice, update the rest.
-	early, gain, update []*discoveryv1.EndpointSlice
+	update         []rewrite
 
 	annotation runEncoder
 	text       []byte
@@ -121,6 +153,9 @@ type slot struct {
 	written bool // has to be written
 	gains   bool // endpoints come in
 	flipped bool // an endpoint that stays changes its conditions
+	readies bool // an endpoint becomes ready, or comes in so
+	relaxes bool // a ready endpoint is to be so no more, or goes
+	loses   bool // an endpoint goes
 	leaving bool // being deleted by someone else, only a finalizer keeps it
 
 	members []int32 // into desired; only where written
@@ -135,12 +170,48 @@ func newPlanner(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.End
 	return &planner{template: t, metadata: newSliceMetadata(&t), desired: desired, existing: existing}
 }
 
-// changes puts the writes into an order that does not depend on that of the input: what adds comes before what takes away.
-func (p *planner) changes() SliceChanges {
-	for _, list := range [][]*discoveryv1.EndpointSlice{p.create, p.early, p.gain, p.update, p.delete} {
-		slices.SortFunc(list, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+// rewrite is a slice to be written anew, and when.
+type rewrite struct {
+	slice *discoveryv1.EndpointSlice
+	turn  int
+}
+
+// turn tells when a slice is written among those that are: what adds comes before what takes away, and above all what becomes ready before what is to be so no more, so that traffic
+// that moves from one slice to another finds an endpoint at all times. early: its endpoints move elsewhere afterwards.
+func (s *slot) turn(early bool) int {
+	more := s.readies || !s.relaxes
+	switch {
+	case early && s.readies && !s.relaxes:
+		return 0
+	case !early && !s.gains && !s.loses && s.readies && !s.relaxes:
+		return 1
+	case early:
+		return 2
+	case !s.loses && s.readies && !s.relaxes:
+		return 3
+	case s.gains && more:
+		return 4
+	case !s.loses && more:
+		return 5
+	case s.gains:
+		return 6
+	case s.readies:
+		return 7
 	}
-	return SliceChanges{Create: p.create, Update: slices.Concat(p.early, p.gain, p.update), Delete: p.delete}
+	return 8
+}
+
+// changes puts the writes into an order that does not depend on that of the input.
+func (p *planner) changes() SliceChanges {
+	byName := func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(p.create, byName)
+	slices.SortFunc(p.delete, byName)
+	slices.SortFunc(p.update, func(a, b rewrite) int { return cmp.Or(a.turn-b.turn, byName(a.slice, b.slice)) })
+	c := SliceChanges{Create: p.create, Delete: p.delete}
+	for _, u := range p.update {
+		c.Update = append(c.Update, u.slice)
+	}
+	return c
 }
 
 // fate orders endpoints so that those which are likely to change together stand together: a zone, in it a target, in it an SRV rank.

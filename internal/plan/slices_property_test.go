@@ -192,7 +192,7 @@ func (h *history) change() {
 		}
 	}
 	zone := fmt.Sprintf("zone-%d", r.IntN(3))
-	switch r.IntN(10) {
+	switch r.IntN(11) {
 	case 0:
 		add(r.IntN(4 * h.template.Max))
 	case 1:
@@ -228,6 +228,12 @@ func (h *history) change() {
 	case 9:
 		h.template.Labels = map[string]string{fmt.Sprintf("team-%d", r.IntN(2)): "shop"}
 		h.template.Headless = r.IntN(2) == 0
+	case 10: // another tier is active
+		tier := byte('0' + r.IntN(5))
+		some(100, func(key ipPorts, e Endpoint) {
+			e.Serving, e.Ready = true, !e.Terminating && e.Target[1] == tier
+			h.wanted[key] = e
+		})
 	}
 }
 
@@ -340,6 +346,9 @@ func (h *history) walk(writes []write) {
 			h.t.Errorf("%s writes %d endpoints to a slice", w.verb, len(w.slice.Endpoints))
 		}
 		now := h.seen()
+		if h.regular && someReady(start) && h.wantsReady() && !someReady(now) {
+			h.t.Errorf("write %d of %d: nothing is ready, which was so before and will be again", i+1, len(writes))
+		}
 		for key, said := range start {
 			if _, ok := h.wanted[key]; !ok {
 				continue
@@ -357,6 +366,24 @@ func (h *history) walk(writes []write) {
 			}
 		}
 	}
+}
+
+func someReady(seen map[ipPorts][]conditions) bool {
+	for _, said := range seen {
+		if slices.ContainsFunc(said, func(c conditions) bool { return c.ready }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *history) wantsReady() bool {
+	for _, e := range h.wanted {
+		if e.Ready {
+			return true
+		}
+	}
+	return false
 }
 
 // lightAndChanged counts the slices of the fullest group that will be light and whose endpoints change their conditions: what may become a donor all the same.

@@ -247,7 +247,6 @@ func TestRefusedByAPIServer(t *testing.T) {
 			"ipFamilies[0]"},
 		{"node-port", "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30412}]\ntargets: [{name: a, address: 198.51.100.1}]",
 			"service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 80}]\ntargets: [{name: a, address: 198.51.100.1}]", "spec.ports[0].nodePort"},
-		{"label", "service: {labels: {team: shop}}" + onePort, `service: {labels: {"example.com/": x}}` + onePort, "metadata.labels"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)

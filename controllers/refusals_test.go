@@ -1,0 +1,287 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/probe"
+)
+
+// invalid is how the API server refuses what will not become right by itself.
+func invalid(o client.Object) error {
+	return apierrors.NewInvalid(schema.GroupKind{Kind: "X"}, o.GetName(), nil)
+}
+
+// services refuses every write of a Service.
+func services(o client.Object) error {
+	if _, ok := o.(*corev1.Service); ok {
+		return invalid(o)
+	}
+	return nil
+}
+
+// ready are the addresses that are ready behind a port of this name, each with how often.
+func (w *world) ready(port string) map[string]int {
+	out := map[string]int{}
+	for _, o := range w.objects() {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && *s.Ports[0].Name == port {
+			for _, e := range s.Endpoints {
+				if *e.Conditions.Ready {
+					out[e.Addresses[0]]++
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (w *world) expectReady(port string, want ...string) {
+	w.t.Helper()
+	got := w.ready(port)
+	if len(got) != len(want) {
+		w.t.Errorf("ready behind port %q: %v, want %v", port, got, want)
+	}
+	for _, a := range want {
+		if got[a] != 1 {
+			w.t.Errorf("ready behind port %q: %v, want %s once", port, got, a)
+		}
+	}
+}
+
+// reconcile is one pass over a fresh cache.
+func (w *world) reconcile() (ctrl.Result, error) {
+	w.refresh()
+	return w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: shop})
+}
+
+const renamed = `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`
+
+// TestRenameRefused: as long as a Service can't be given its new port, the slices behind the old one go on and stay true.
+func TestRenameRefused(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 4)(w)
+	w.spec(literalSpec)
+	w.settle()
+	w.refuse = services
+	w.spec(renamed)
+	w.settle()
+	w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+	w.expectReady("http", "203.0.113.1", "203.0.113.2")
+
+	verdict(probe.Unhealthy, 1, 2)(w)
+	w.settle()
+	w.expectReady("http", "203.0.113.2")
+
+	w.spec(`{targets: [{name: a, address: 203.0.113.1}]}`)
+	verdict(probe.Healthy, 1, 2)(w)
+	w.settle()
+	w.restart() // what is known of the delay is read back
+	w.settle()
+	w.expectReady("http", "203.0.113.1")
+
+	w.refuse = func(client.Object) error { return nil }
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "True")
+	w.expectReady("http")
+	w.expectReady("web", "203.0.113.1")
+}
+
+// TestRenameWithoutSlices: where the slices for a new port can't be created, the Service keeps the port that has some.
+func TestRenameWithoutSlices(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	w.refuse = func(o client.Object) error {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
+			return apierrors.NewForbidden(schema.GroupResource{}, s.Name, errors.New("exceeded quota"))
+		}
+		return nil
+	}
+	w.spec(renamed)
+	for range 3 {
+		if _, err := w.reconcile(); err == nil {
+			t.Error("it is not tried again")
+		}
+	}
+	var s corev1.Service
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	if got := s.Spec.Ports[0].Name; got != "http" {
+		t.Errorf("the Service has port %q, and no endpoints", got)
+	}
+	w.expectReady("http", "203.0.113.1", "203.0.113.2")
+}
+
+// TestContended: a Service that others write between each reading and writing is tried again, and what stood goes on.
+func TestContended(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	w.refuse = func(o client.Object) error {
+		if _, ok := o.(*corev1.Service); ok {
+			return apierrors.NewConflict(schema.GroupResource{Resource: "services"}, o.GetName(), nil)
+		}
+		return nil
+	}
+	w.spec(renamed)
+	if _, err := w.reconcile(); err == nil {
+		t.Error("it is not tried again")
+	}
+	w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+	w.expectReady("http", "203.0.113.1", "203.0.113.2")
+}
+
+// TestUnseenService: a Service of someone else's that the cache has not shown yet gets no endpoints of ours.
+func TestUnseenService(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.refresh()
+	w.ok(w.live.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
+	}))
+	_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
+	w.ok(err)
+	w.settle()
+	w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+	if got := w.endpoints(); len(got) != 0 {
+		t.Errorf("behind it: %v", got)
+	}
+}
+
+// TestTierHandsOver: at each moment a tier is ready, though its endpoints are in another slice than those of the tier that it takes over from or hands over to; and where one can't
+// be made ready the other one stays.
+func TestTierHandsOver(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedPriority: %},
+		targets: [{name: a, address: 203.0.113.1, ports: [{name: http, port: 6432}]}, {name: b, address: 203.0.113.2, priority: 1}]}`
+	pin := func(to string) { w.spec(strings.Replace(spec, "%", to, 1)) }
+	pin("0")
+	w.settle()
+	w.expectReady("http", "203.0.113.1")
+	w.fault = func(n int) fault {
+		if len(w.ready("http")) == 0 {
+			t.Errorf("before write %d nothing is ready", n)
+		}
+		return fault{}
+	}
+	for to, want := range map[string]string{"1": "203.0.113.2", "0": "203.0.113.1"} {
+		pin(to)
+		w.settle()
+		w.expectReady("http", want)
+	}
+	pin("0")
+	w.settle()
+	w.refuse = func(o client.Object) error {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Endpoints[0].Addresses[0] == "203.0.113.2" {
+			return apierrors.NewTooManyRequests("slow down", 1)
+		}
+		return nil
+	}
+	pin("1")
+	for range 3 {
+		if _, err := w.reconcile(); err == nil {
+			t.Error("it is not tried again")
+		}
+	}
+	w.expectReady("http", "203.0.113.1")
+
+	w.fault = func(int) fault { return fault{} }
+	verdict(probe.Unhealthy, 1, 2)(w) // which no failure may delay
+	_, _ = w.reconcile()
+	w.expectReady("http")
+}
+
+// TestNotTakenOver: what others publish behind a Service is theirs until the Service is ours.
+func TestNotTakenOver(t *testing.T) {
+	adoption := stories[len(stories)-1]
+	w := newWorld(t, adoption.objects()...)
+	w.refuse = services
+	for _, step := range adoption.steps {
+		step(w)
+		w.settle()
+	}
+	w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+	var s discoveryv1.EndpointSlice
+	if err := w.live.Get(t.Context(), client.ObjectKey{Namespace: shop.Namespace, Name: "by-hand"}, &s); err != nil {
+		t.Errorf("the slice of others: %v", err)
+	}
+}
+
+// TestWithdrawnDespiteLabels: that the labels are what is invalid keeps nothing published that policy refuses.
+func TestWithdrawnDespiteLabels(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(`{service: {labels: {team: shop}}, ` + literalSpec[1:])
+	w.settle()
+	w.spec(`{service: {labels: {"example.com/": x}}}`)
+	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	w.reconciler.policies.changed()
+	w.settle()
+	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec: spec.service.labels")
+	w.expectReady("http", "203.0.113.2")
+	for _, o := range w.objects() {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && (s.Labels["team"] != "shop" || s.Labels["example.com/"] != "") {
+			t.Errorf("labels %v", s.Labels)
+		}
+	}
+}
+
+const referring = `{healthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}}}`
+
+// TestInvalidRests: a spec that can't be acted on waits for nothing, whatever it refers to.
+func TestInvalidRests(t *testing.T) {
+	w := newWorld(t)
+	w.spec(literalSpec)
+	w.spec(referring)
+	w.settle()
+	w.reconciler.memories.of(shop).refs.read = time.Now().Add(-time.Hour)
+	w.spec(`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Host, value: a}]}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}}}`)
+	w.settle()
+	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	if result, err := w.reconcile(); err != nil || result.RequeueAfter > 0 && result.RequeueAfter < time.Second {
+		t.Errorf("again after %v, %v", result.RequeueAfter, err)
+	}
+}
+
+// mute is an API server that does not answer reads of ConfigMaps.
+type mute struct{ client.Reader }
+
+func (m mute) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, ok := o.(*corev1.ConfigMap); ok {
+		return context.DeadlineExceeded
+	}
+	return m.Reader.Get(ctx, key, o, options...)
+}
+
+// TestUnreadReference: what a check needs and could not be read yet keeps the check from running, and is read again soon; nothing is said against the spec.
+func TestUnreadReference(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.reconciler.Live = mute{w.live}
+	w.spec(literalSpec)
+	w.spec(referring)
+	w.settle()
+	w.expect(v1alpha1.ConditionAccepted, "True")
+	if !w.prober.check.Suspended {
+		t.Error("it is probed without its roots")
+	}
+	if result, err := w.reconcile(); err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > referenceRetry {
+		t.Errorf("again after %v, %v", result.RequeueAfter, err)
+	}
+}

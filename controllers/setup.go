@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -194,7 +195,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
 		Watches(&v1alpha1.ExternalBackendPolicy{}, everyone, builder.WithPredicates(specs)).
 		Watches(&corev1.Node{}, everyone, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
-		Watches(&networkingv1.ServiceCIDR{}, everyone, builder.WithPredicates(specs)).
+		Watches(&networkingv1.ServiceCIDR{}, everyone, builder.WithPredicates(predicate.Funcs{UpdateFunc: serviceRangesChanged})).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			r.policies.namespaceChanged(o.GetName())
 			return r.backends(ctx, client.InNamespace(o.GetName()))
@@ -210,6 +211,13 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 // specChanged: it was edited, or the object was deleted and made anew, which a watch that was interrupted shows as one update, from generation 1 to generation 1.
 func specChanged(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
+}
+
+// serviceRangesChanged: a cluster has become dual stack. ServiceCIDRs have no generation.
+func serviceRangesChanged(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*networkingv1.ServiceCIDR)
+	after, ok2 := e.ObjectNew.(*networkingv1.ServiceCIDR)
+	return !ok1 || !ok2 || !slices.Equal(before.Spec.CIDRs, after.Spec.CIDRs) || before.UID != after.UID
 }
 
 // statusEdited: the status says something else than what was written last.

@@ -69,5 +69,15 @@ func TestRulesMadeAnew(t *testing.T) {
 				}
 			}
 		}
+		informer, err := informers.FakeInformerFor(t.Context(), &networkingv1.ServiceCIDR{})
+		w.ok(err)
+		single := &networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}
+		dual := single.DeepCopy()
+		dual.Spec.CIDRs = append(dual.Spec.CIDRs, "fd00:10:96::/112")
+		informer.Update(single, dual)
+		synctest.Wait()
+		if w.reconciler.policies.set != nil {
+			t.Error("a cluster that has become dual stack guards its new range of Services not")
+		}
 	})
 }

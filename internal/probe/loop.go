@@ -65,10 +65,12 @@ type attempt struct {
 
 	started   instant
 	deadline  instant
-	silent    bool     // counts as silent
 	preempted bool     // it made room and is to be begun anew
 	heap      int32    // place in loop.flights
 	next      *attempt // of the same target
+
+	silent       bool     // it holds a place of loop.silent
+	older, newer *attempt // of those of its namespace that hold one
 
 	conn *conn // the network's own
 }
@@ -81,25 +83,23 @@ type events struct {
 	hints []*target  // the peer has closed the connection that was kept
 }
 
-// line is targets that wait, by namespace, so that nobody waits for all that somebody else wants probed.
-type line = fair.Line[*target]
-
 // loop drives an engine. Only the goroutine that runs it touches it.
 type loop struct {
 	*Engine
 	net     network
-	flights queue[*attempt] // what is in flight, by the time that it is looked at if nothing happens
-	quiet   int             // of those, how many count as silent
-	lines   [2]line         // targets whose probe is due and finds no room: those that answer, those that are silent or slow
-	ended   []*attempt      // not settled yet
-	begun   []*attempt      // not handed to the network yet
+	flights queue[*attempt]    // what is in flight, by the time that it is looked at if nothing happens
+	line    fair.Line[*target] // targets whose probe is due and finds no room, by namespace, so that nobody waits for all that somebody else wants probed
+	silent  *silentRoom        // where those that are silent or slow wait, and what of the room they hold
+	ended   []*attempt         // not settled yet
+	begun   []*attempt         // not handed to the network yet
 	notify  map[types.NamespacedName]struct{}
 	looked  instant // when the schedule was last looked at
 	crowded bool    // more probes could begin than one turn may
 }
 
 func newLoop(e *Engine, net network) *loop {
-	return &loop{Engine: e, net: net, notify: map[types.NamespacedName]struct{}{}}
+	// Half of the room at most is for the silent, so that they delay nobody who answers.
+	return &loop{Engine: e, net: net, silent: newSilentRoom(max(e.options.MaxConcurrent/2, 1)), notify: map[types.NamespacedName]struct{}{}}
 }
 
 // turn does one round: it
@@ -129,6 +129,8 @@ func (l *loop) turn() {
 	for _, a := range l.ended {
 		l.settleLocked(a, now)
 	}
+	clear(l.ended)
+	l.ended = l.ended[:0]
 	for _, t := range happened.hints {
 		l.hintLocked(t, now)
 	}
@@ -138,8 +140,6 @@ func (l *loop) turn() {
 	l.admitLocked(now)
 	l.mu.Unlock()
 
-	clear(l.ended)
-	l.ended = l.ended[:0]
 	l.launch()
 	l.tell()
 	l.metrics.inFlight.Set(float64(len(l.flights.items)))
@@ -178,7 +178,7 @@ func (l *loop) cancelStale() {
 }
 
 // expire looks at the probes that have been unanswered for long: it ends those whose time is over, and counts the others
-// as silent. Where the silent ones have their half of the room already, the probe makes room at once and waits in line.
+// as silent. One that finds no room among the silent makes room at once and waits in line.
 func (l *loop) expire(now instant) {
 	for {
 		a, due, ok := l.flights.pop(now)
@@ -192,16 +192,34 @@ func (l *loop) expire(now instant) {
 				o = outcome{}
 			}
 			l.end(a, o)
-		case l.hasRoom(true):
-			a.target.silent, a.silent = true, true
-			l.quiet++
+		case l.joinsSilent(a):
+			a.target.silent = true
 			l.flights.set(a, a.deadline)
 		default:
-			a.target.silent, a.preempted = true, true
-			l.net.cancel(a)
-			l.end(a, outcome{})
+			a.target.silent = true
+			l.preempt(a)
 		}
 	}
+}
+
+// joinsSilent counts a as silent, if there is room for it among those.
+func (l *loop) joinsSilent(a *attempt) bool {
+	if l.silent.full() {
+		giving := l.silent.giving(a.target)
+		if giving == nil {
+			return false
+		}
+		l.preempt(giving)
+	}
+	l.silent.take(a)
+	return true
+}
+
+// preempt ends a, to be begun anew.
+func (l *loop) preempt(a *attempt) {
+	a.preempted = true
+	l.net.cancel(a)
+	l.end(a, outcome{})
 }
 
 // end notes that a has ended with o.
@@ -215,7 +233,7 @@ func (l *loop) end(a *attempt, o outcome) {
 func (l *loop) landed(a *attempt) {
 	l.flights.remove(a)
 	if a.silent {
-		l.quiet--
+		l.silent.leave(a)
 	}
 	for at := &a.target.flights; *at != nil; at = &(*at).next {
 		if *at == a {
@@ -288,43 +306,33 @@ func (l *loop) queueLocked(t *target, due instant) {
 		return
 	}
 	t.waiting, t.due = true, due
-	l.lines[side(t.silent)].Push(t.owner.key.Namespace, t)
-}
-
-func side(silent bool) int {
-	if silent {
-		return 1
+	if t.silent {
+		l.silent.push(t)
+	} else {
+		l.line.Push(t.owner.key.Namespace, t)
 	}
-	return 0
 }
 
-// hasRoom reports whether one more probe may begin. Those of silent targets get half of the room at most, so that they
-// delay nobody who answers.
-func (l *loop) hasRoom(silent bool) bool {
-	if silent && l.quiet >= max(l.options.MaxConcurrent/2, 1) {
-		return false
-	}
-	return len(l.flights.items) < l.options.MaxConcurrent
-}
-
-// admitLocked begins the probes of those who wait, the longest waiting first, as far as there is room.
+// admitLocked begins the probes of those who wait, the longest waiting first, as far as there is room. A silent one that another makes room for was not begun in the
+// same turn: they begin in the order of what their namespaces hold.
 func (l *loop) admitLocked(now instant) {
 	for len(l.begun) < maxBegun {
-		answering, _ := l.lines[0].First()
-		silent, _ := l.lines[1].First()
-		if answering != nil && !l.hasRoom(false) {
+		answering, _ := l.line.First()
+		silent := l.silent.first()
+		room := len(l.flights.items) < l.options.MaxConcurrent
+		if !room {
 			answering = nil
 		}
-		if silent != nil && !l.hasRoom(true) {
+		if silent != nil && (l.silent.full() && l.silent.giving(silent) == nil || !l.silent.full() && !room) {
 			silent = nil
 		}
 		switch {
 		case answering != nil && (silent == nil || answering.due <= silent.due):
-			l.lines[0].Pop()
-			l.beginLocked(answering, now)
+			l.line.Pop()
+			l.beginLocked(answering, false, now)
 		case silent != nil:
-			l.lines[1].Pop()
-			l.beginLocked(silent, now)
+			l.silent.pop()
+			l.beginLocked(silent, true, now)
 		default:
 			l.crowded = false
 			return
@@ -333,8 +341,8 @@ func (l *loop) admitLocked(now instant) {
 	l.crowded = true
 }
 
-// beginLocked begins a probe of t, unless it has lost its meaning while t waited.
-func (l *loop) beginLocked(t *target, now instant) {
+// beginLocked begins a probe of t, unless it has lost its meaning while t waited. silent: t has waited among the silent, and there is room for it.
+func (l *loop) beginLocked(t *target, silent bool, now instant) {
 	t.waiting = false
 	if t.gone {
 		return
@@ -349,14 +357,14 @@ func (l *loop) beginLocked(t *target, now instant) {
 		a := &attempt{
 			target: t, handler: o.handler, endpoint: t.Endpoint, serial: serial, keep: o.rules.period <= maxKeptPeriod,
 			fresh:   (t.phase()+uint64(serial))%freshEvery == 0, // by turns: those that came together don't dial anew together
-			started: now, deadline: now + o.rules.timeout, silent: t.silent, heap: -1, next: t.flights,
+			started: now, deadline: now + o.rules.timeout, heap: -1, next: t.flights,
 		}
 		t.flights = a
 		look := a.deadline
-		if t.silent {
-			l.quiet++
+		if silent {
+			l.joinsSilent(a)
 		} else {
-			look = min(look, now+max(patience, 4*t.usual))
+			look = min(look, now+min(max(patience, 4*t.usual), slow))
 		}
 		l.flights.set(a, look)
 		l.begun = append(l.begun, a)

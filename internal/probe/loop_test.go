@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -393,6 +394,202 @@ func TestSlowPeersDelayNobody(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestSilentPeersHoldNobodyUp lets a tenant have the whole silent half of the room taken by peers that never answer, with the longest timeout that there is. Nobody else
+// waits for it, and it keeps its share.
+func TestSilentPeersHoldNobodyUp(t *testing.T) {
+	const half = 50
+	crowd := types.NamespacedName{Namespace: "crowd", Name: "silent"}
+	check := with(tcpCheck(), func(c *Check) { c.Period, c.Timeout, c.Confirm = 2*sec, sec, 200*ms })
+	greedy := with(tcpCheck(), func(c *Check) { c.Timeout, c.Confirm, c.FailureThreshold = time.Hour, 100*ms, 100 })
+	many, list := endpoints(21, Unknown), endpoints(8, Healthy) // the eight need three places each at worst
+	for i := range many {
+		many[i].ID.Target, many[i].ID.Port = "silent-"+many[i].ID.Target, 81
+	}
+	for _, test := range []struct {
+		name  string
+		peer  peer
+		want  State
+		known time.Duration
+	}{
+		{"who takes a while", func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 150 * ms }, healthy, check.Period + 150*ms},
+		{"who takes long", func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 900 * ms }, healthy, check.Period + 900*ms},
+		{"who vanishes", vanishes, unhealthy(ReasonTimeout), check.Period + sec + 2*200*ms},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			rest := answers
+			peers := func(e Endpoint) (outcome, time.Duration) {
+				if e.ID.Port == 81 {
+					return vanishes(e)
+				}
+				return rest(e)
+			}
+			bubble(t, Options{MaxConcurrent: 2 * half}, peers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				e.Sync(crowd, greedy, many)
+				settled(20 * sec)
+				if held := len(n.flights()); held != half {
+					t.Fatalf("the crowd holds %d places, want %d", held, half)
+				}
+				e.Sync(owner1, check, list)
+				settled(time.Minute)
+				n.mu.Lock()
+				rest = test.peer
+				n.mu.Unlock()
+				from := time.Now()
+				settled(test.known + 100*ms)
+				for _, endpoint := range list {
+					if state := snapshot(e, owner1)[endpoint.ID]; state != test.want {
+						t.Errorf("%v: %+v, want %+v", endpoint.ID, state, test.want)
+					}
+				}
+				settled(time.Minute)
+				for _, endpoint := range list {
+					starts := slices.DeleteFunc(n.of(endpoint), func(at time.Time) bool { return at.Before(from) })
+					for i := 1; i < len(starts); i++ {
+						if gap := starts[i].Sub(starts[i-1]); gap > check.Period+250*ms {
+							t.Errorf("%v was not probed for %v", endpoint.ID, gap)
+						}
+					}
+					if len(starts) < 29 {
+						t.Errorf("%v was probed %d times in a minute", endpoint.ID, len(starts))
+					}
+				}
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				old := 0
+				for a := range n.flying {
+					if a.endpoint.ID.Port == 81 && a.started < from.Sub(e.epoch) {
+						old++
+					}
+				}
+				if old < half/2 {
+					t.Errorf("%d of the crowd's probes were let run on, want its share of %d", old, half/2)
+				}
+			})
+		})
+	}
+}
+
+// TestSilentNamespacesShare has three namespaces with far more black holes than there is room for: of each all are found dead, by timeouts that they were given.
+func TestSilentNamespacesShare(t *testing.T) {
+	bubble(t, Options{MaxConcurrent: 60}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		owners := map[types.NamespacedName]time.Duration{{Namespace: "quick", Name: "a"}: sec, {Namespace: "slow", Name: "a"}: 3 * sec, {Namespace: "slower", Name: "a"}: 8 * sec}
+		for owner, timeout := range owners {
+			e.Sync(owner, with(tcpCheck(), func(c *Check) { c.Timeout = timeout }), endpoints(100, Healthy))
+		}
+		settled(10 * time.Minute) // 100 targets need 30 timeouts of ten probes each
+		for owner := range owners {
+			for id, state := range snapshot(e, owner) {
+				if state != unhealthy(ReasonTimeout) {
+					t.Errorf("%v %v: %+v", owner, id, state)
+				}
+			}
+		}
+	})
+}
+
+// TestUsuallySlowIsSilent: who has answered late once takes room from those who answer for no longer than anybody else.
+func TestUsuallySlowIsSilent(t *testing.T) {
+	late := func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 50 * sec }
+	bubble(t, Options{MaxConcurrent: 20}, late, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		e.Sync(types.NamespacedName{Namespace: "crowd", Name: "late"}, with(tcpCheck(), func(c *Check) { c.Timeout = time.Hour }), endpoints(20, Unhealthy))
+		settled(5 * time.Minute)
+		n.become(refuses)
+		settled(5 * time.Minute)
+		n.become(vanishes)
+		settled(time.Minute)
+		if held := len(n.flights()); held > 10 {
+			t.Errorf("the silent hold %d places of 20", held)
+		}
+	})
+}
+
+// TestSilentRoom compares the room with a naive count, and holds it to what it promises.
+func TestSilentRoom(t *testing.T) {
+	const size = 24
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 200 {
+		room := newSilentRoom(size)
+		owners := make([]*owner, 1+random.IntN(30))
+		for i := range owners {
+			owners[i] = &owner{key: types.NamespacedName{Namespace: fmt.Sprint(i)}}
+		}
+		held, waits := map[*owner][]*attempt{}, map[*owner]int{}
+		total := func() (n int) {
+			for _, attempts := range held {
+				n += len(attempts)
+			}
+			return n
+		}
+		leave := func(a *attempt) {
+			o := a.target.owner
+			held[o] = slices.DeleteFunc(held[o], func(other *attempt) bool { return other == a })
+			room.leave(a)
+		}
+		for range 2000 {
+			o := owners[min(random.IntN(len(owners)), random.IntN(len(owners)))]
+			switch random.IntN(5) {
+			case 0:
+				if len(held[o]) > 0 {
+					leave(held[o][random.IntN(len(held[o]))])
+				}
+			case 1:
+				room.push(&target{owner: o})
+				waits[o]++
+			case 2:
+				if first := room.first(); first != nil {
+					for other, n := range waits {
+						if n > 0 && len(held[other]) < len(held[first.owner]) {
+							t.Fatalf("it is the turn of one who holds %d, another holds %d", len(held[first.owner]), len(held[other]))
+						}
+					}
+					room.pop()
+					waits[first.owner]--
+				}
+			default:
+				a := &attempt{target: &target{owner: o}}
+				if giving := room.giving(a.target); total() == size && giving != nil {
+					g := giving.target.owner
+					for _, other := range owners {
+						if len(held[other]) > len(held[g]) {
+							t.Fatal("another one holds more")
+						}
+					}
+					if giving != held[g][len(held[g])-1] {
+						t.Fatal("it gives up one that isn't its newest")
+					}
+					if len(held[g])-1 < len(held[o])+1 {
+						t.Fatal("who gives holds less than who gets")
+					}
+					leave(giving)
+				} else if total() == size {
+					for _, other := range owners {
+						if len(held[other]) > len(held[o])+1 {
+							t.Fatalf("no place for one who holds %d, while another holds %d", len(held[o]), len(held[other]))
+						}
+					}
+					continue
+				}
+				room.take(a)
+				held[o] = append(held[o], a)
+			}
+			if room.held != total() || room.full() != (total() == size) {
+				t.Fatalf("%d places are taken, not %d", total(), room.held)
+			}
+		}
+		for _, o := range owners {
+			for len(held[o]) > 0 {
+				leave(held[o][0])
+			}
+		}
+		for room.first() != nil {
+			room.pop()
+		}
+		if len(room.shares) != 0 {
+			t.Fatalf("%d namespaces are kept for nothing", len(room.shares))
+		}
 	}
 }
 

@@ -220,6 +220,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	default:
 		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
 		if len(o.slices) == 0 || o.service == nil { // what worked before others came goes on working
+			r.lost(ctx, b, o, m, &out)
 			return out
 		}
 	}
@@ -227,6 +228,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
 		r.withdraw(ctx, b, o, m, &out)
 	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
+		r.lost(ctx, b, o, m, &out)
 	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName: // half-way between ClusterIP and Headless: the slices wait
 	case o.service == nil && len(o.slices) == 0:
 		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
@@ -256,6 +258,13 @@ func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, 
 	r.applySlices(ctx, b, o, m, plan.SliceChanges{Delete: o.slices}, out)
 	candidates := plan.NoEndpoints(b, o.nameNotes(b))
 	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
+}
+
+// lost ends what was done for endpoints that have gone with their Service, and tells that they have.
+func (r *Reconciler) lost(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	if e := o.status.Endpoints; len(o.slices) == 0 && e != nil && e.Total > 0 {
+		r.withdraw(ctx, b, o, m, out)
+	}
 }
 
 // withdrawRefused takes back what policy has come to refuse of what stands, where the spec can't be acted on; all else stays as it is.

@@ -242,6 +242,31 @@ func TestWithdrawnDespiteLabels(t *testing.T) {
 	}
 }
 
+// TestLost: where the Service has gone, its slices with it, and it can't be made anew, nobody is told of endpoints that are no more.
+func TestLost(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	for _, o := range w.objects() {
+		if _, ok := o.(*v1alpha1.ExternalBackend); !ok {
+			w.ok(w.live.Delete(t.Context(), o))
+		}
+	}
+	w.refuse = services
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "False ApplyFailed")
+	if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "0/0" {
+		t.Errorf("readyOfTotal %s", got)
+	}
+	if w.prober.order != nil {
+		t.Errorf("still probed: %v", w.prober.order)
+	}
+	w.refuse = func(client.Object) error { return nil }
+	w.settle()
+	w.expectReady("http", "203.0.113.1", "203.0.113.2")
+}
+
 const referring = `{healthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}}}`
 
 // TestInvalidRests: a spec that can't be acted on waits for nothing, whatever it refers to.

@@ -87,7 +87,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, r.removeOrphans(ctx, req.NamespacedName)
 	}
-	if !b.DeletionTimestamp.IsZero() { // the garbage collector takes what it owns
+	deleted := !b.DeletionTimestamp.IsZero()
+	if deleted && collected(&b) {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -102,6 +103,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		o, err := r.observe(ctx, &b, m)
 		if err != nil {
 			return ctrl.Result{}, err
+		}
+		if deleted && len(o.slices) == 0 { // somebody's finalizer holds it: what still stands is kept true, and nothing made anew
+			r.forget(req.NamespacedName)
+			return ctrl.Result{}, nil
 		}
 		if o.orphaned(&b) {
 			if dying, err := r.dying(ctx, &b); dying || err != nil {
@@ -124,6 +129,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, outcome.err
 	}
 	return ctrl.Result{RequeueAfter: r.until(outcome.next, wait, m)}, nil
+}
+
+// collected: the garbage collector takes what b owns, or lets it go, and removes its finalizer when it has.
+func collected(b *v1alpha1.ExternalBackend) bool {
+	return slices.ContainsFunc(b.Finalizers, func(f string) bool {
+		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
+	})
 }
 
 // until is how long to wait for the first of the times at which something changes by time alone; 0 where nothing does.

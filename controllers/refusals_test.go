@@ -267,6 +267,49 @@ func TestLost(t *testing.T) {
 	w.expectReady("http", "203.0.113.1", "203.0.113.2")
 }
 
+// TestHeldByFinalizer: what stands of an ExternalBackend that is being deleted, and is held by somebody's finalizer, stays true; what the garbage collector takes is not made anew.
+func TestHeldByFinalizer(t *testing.T) {
+	for _, propagation := range []string{"", metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents} {
+		t.Run(propagation, func(t *testing.T) {
+			w := newWorld(t)
+			verdict(probe.Healthy, 1, 3)(w)
+			w.spec(literalSpec)
+			w.settle()
+			b := w.backend()
+			b.Finalizers = []string{"example.com/hold"}
+			if propagation != "" {
+				b.Finalizers = append(b.Finalizers, propagation)
+			}
+			w.ok(w.live.Update(t.Context(), b))
+			w.ok(w.live.Delete(t.Context(), b))
+			verdict(probe.Unhealthy, 1, 2)(w)
+			w.settle()
+			if propagation == "" {
+				w.expectReady("http", "203.0.113.2")
+				return
+			}
+			w.expectReady("http", "203.0.113.1", "203.0.113.2")
+			for _, o := range w.objects() { // as the garbage collector does
+				switch _, ok := o.(*v1alpha1.ExternalBackend); {
+				case ok:
+					o.SetFinalizers([]string{"example.com/hold"})
+					w.ok(w.live.Update(t.Context(), o))
+				case propagation == metav1.FinalizerOrphanDependents:
+					o.SetOwnerReferences(nil)
+					w.ok(w.live.Update(t.Context(), o))
+				default:
+					w.ok(w.live.Delete(t.Context(), o))
+				}
+			}
+			before := w.state()
+			w.settle()
+			if after := w.state(); after != before {
+				t.Errorf("%s became %s", before, after)
+			}
+		})
+	}
+}
+
 const referring = `{healthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}}}`
 
 // TestInvalidRests: a spec that can't be acted on waits for nothing, whatever it refers to.

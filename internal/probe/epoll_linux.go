@@ -260,7 +260,7 @@ func (p *poller) dial(a *attempt) {
 		}
 	}
 	if err != nil {
-		o := socketOutcome(err)
+		o := dialOutcome(err)
 		if o.result == unknown && time.Since(p.complained) > time.Minute {
 			p.complained = time.Now()
 			p.log.Error(err, "Probes cannot be run", "address", a.endpoint.Dial)

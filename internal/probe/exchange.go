@@ -55,6 +55,15 @@ func cutOutcome(err error) outcome {
 	}
 }
 
+// dialOutcome is the outcome of a probe that failed at once, for want of a socket or of a connection that could be begun. EACCES is this host's own policy then: a
+// route that prohibits, or a filter of system calls.
+func dialOutcome(err error) outcome {
+	if errors.Is(err, syscall.EACCES) {
+		return outcome{}
+	}
+	return socketOutcome(err)
+}
+
 // socketOutcome is the outcome of a probe that ended with an error of the socket. What says nothing about the peer, such
 // as a lack of file descriptors, memory or source ports, is unknown.
 func socketOutcome(err error) outcome {
@@ -64,7 +73,7 @@ func socketOutcome(err error) outcome {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EPIPE):
 		return failed(ReasonConnectionReset)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN),
-		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO): // the last two are ICMP's
+		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO), errors.Is(err, syscall.EACCES): // the last three are ICMP's; EACCES is a firewall's, over IPv6
 		return failed(ReasonUnreachable)
 	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
 		return failed(ReasonTimeout)

@@ -366,11 +366,20 @@ func TestSocketOutcomes(t *testing.T) {
 		os.ErrDeadlineExceeded: failed(ReasonTimeout),
 		// These say nothing about the peer.
 		syscall.EMFILE: {}, syscall.ENFILE: {}, syscall.ENOBUFS: {}, syscall.ENOMEM: {}, syscall.EADDRNOTAVAIL: {},
-		syscall.EAFNOSUPPORT: {}, syscall.EPERM: {}, syscall.EACCES: {}, syscall.EAGAIN: {},
+		syscall.EAFNOSUPPORT: {}, syscall.EPERM: {}, syscall.EAGAIN: {},
 	} {
-		if got := socketOutcome(fmt.Errorf("wrapped: %w", err)); got != want {
-			t.Errorf("%v: %+v, want %+v", err, got, want)
+		for name, outcomeOf := range map[string]func(error) outcome{"on the way": socketOutcome, "at once": dialOutcome} {
+			if got := outcomeOf(fmt.Errorf("wrapped: %w", err)); got != want {
+				t.Errorf("%v %s: %+v, want %+v", err, name, got, want)
+			}
 		}
+	}
+	// Over IPv6, Linux makes EACCES of a firewall's answer (ICMPv6 "administratively prohibited") and of a prohibiting route of its own.
+	if got := socketOutcome(syscall.EACCES); got != failed(ReasonUnreachable) {
+		t.Errorf("a firewall prohibits it: %+v", got)
+	}
+	if got := dialOutcome(syscall.EACCES); got != (outcome{}) {
+		t.Errorf("this host prohibits it: %+v", got)
 	}
 }
 

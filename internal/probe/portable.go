@@ -102,7 +102,7 @@ func (d *dialer) close() { d.group.Wait() }
 func converse(ctx context.Context, h *handler, e Endpoint) outcome {
 	connection, err := new(net.Dialer).DialContext(ctx, "tcp", e.Dial.String())
 	if err != nil {
-		return socketOutcome(err)
+		return dialOutcome(err)
 	}
 	defer connection.Close()
 	_ = connection.(*net.TCPConn).SetLinger(0) // no TIME_WAIT on either side

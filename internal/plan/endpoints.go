@@ -41,7 +41,7 @@ type Publication struct {
 	Next time.Time
 }
 
-// Judged: no endpoint waits for its first verdict.
+// Judged reports that no endpoint waits for its first verdict.
 func (p *Publication) Judged(c *Candidates) bool {
 	for i := range c.origins {
 		if c.origins[i].probed() && p.States[i].Verdict == Unknown {

@@ -346,6 +346,21 @@ func TestALackOfFilesIsUnknown(t *testing.T) {
 	}
 }
 
+// TestAnswerToAHandshakeInTime: a handshake to which the peer has answered, but whose goroutine doesn't get to run, isn't the peer's fault.
+func TestAnswerToAHandshakeInTime(t *testing.T) {
+	for answered, want := range map[bool]outcome{false: failed(ReasonTimeout), true: {}} {
+		c := &conn{phase: handshaking, socket: socket{gate: newGate()}}
+		p := &poller{files: []file{{conn: c}}, bellFD: -1}
+		c.socket.gate.waiting.Store(true) // as its goroutine has left it
+		if answered {
+			p.handle(unix.EpollEvent{Events: unix.EPOLLIN})
+		}
+		if got := p.expire(&attempt{target: &target{}, conn: c}); got != want {
+			t.Errorf("answered %v: %+v, want %+v", answered, got, want)
+		}
+	}
+}
+
 // TestNothingLeaks ends an engine with probes in every phase, and looks for what stays behind.
 func TestNothingLeaks(t *testing.T) {
 	root := newCertificates(t)

@@ -177,8 +177,9 @@ type gate struct {
 
 func newGate() *gate { return &gate{ready: make(chan struct{}, 1)} }
 
-// open lets the goroutine try again, now or when it comes to wait next.
+// open lets the goroutine try again, now or when it comes to wait next. Until it does so it is this process that it waits for.
 func (g *gate) open() {
+	g.waiting.Store(false)
 	select {
 	case g.ready <- struct{}{}:
 	default:

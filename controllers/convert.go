@@ -247,17 +247,11 @@ func probeEndpoints(probes []plan.Probe) []probe.Endpoint {
 	return out
 }
 
-// dialled are the addresses of probes, each with the name that its target was given by, "" for a literal one.
-func dialled(b *v1alpha1.ExternalBackend, probes []plan.Probe) map[netip.AddrPort]string {
-	targets := make(map[string]string, len(b.Spec.Targets))
-	for i := range b.Spec.Targets {
-		t := &b.Spec.Targets[i]
-		targets[t.Name] = t.Hostname + t.SRVName
-	}
+// dialled are the addresses of probes, each with the name that led to it, "" for a literal one.
+func dialled(probes []plan.Probe) map[netip.AddrPort]string {
 	out := make(map[netip.AddrPort]string, len(probes))
 	for i := range probes {
-		p := &probes[i]
-		out[p.Dial] = cmp.Or(p.Host, targets[p.ID.Target])
+		out[probes[i].Dial] = probes[i].Name
 	}
 	return out
 }
@@ -266,12 +260,22 @@ func dialled(b *v1alpha1.ExternalBackend, probes []plan.Probe) map[netip.AddrPor
 func permit(view *policy.View) plan.Permit {
 	return func(name string, addr netip.Addr, ports []plan.Port) plan.Refusal {
 		var few [8]policy.Port
-		asked := few[:0]
-		for _, p := range ports {
-			asked = append(asked, policy.Port{Protocol: p.Protocol, Port: uint16(p.Port)})
-		}
-		return refusalOf(view.Target(name, addr, asked...))
+		return refusalOf(view.Target(name, addr, askedPorts(few[:0], ports)...))
 	}
+}
+
+// permitUnnamed does so of an address of which nobody remembers the name.
+func permitUnnamed(view *policy.View) func(netip.Addr, []plan.Port) plan.Refusal {
+	return func(addr netip.Addr, ports []plan.Port) plan.Refusal {
+		return refusalOf(view.Unnamed(addr, askedPorts(nil, ports)...))
+	}
+}
+
+func askedPorts(room []policy.Port, ports []plan.Port) []policy.Port {
+	for _, p := range ports {
+		room = append(room, policy.Port{Protocol: p.Protocol, Port: uint16(p.Port)})
+	}
+	return room
 }
 
 // refusalOf is a decision in the planner's words.

@@ -28,6 +28,8 @@ type memory struct {
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState
+	// named are the addresses of the last plan and the names that led to them; nil before the first.
+	named []plan.Named
 	verdicts
 	// endpoints are the probes in the engine's words, as of generation.
 	endpoints  []probe.Endpoint

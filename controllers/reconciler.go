@@ -284,7 +284,7 @@ func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBa
 	if o.service == nil {
 		return
 	}
-	kept, refused := plan.Refused(b, plan.Published(o.slices).Endpoints, permit(o.view))
+	kept, refused := plan.Refused(b, plan.Published(o.slices).Endpoints, m.named, permit(o.view), permitUnnamed(o.view))
 	if refused == "" {
 		return
 	}
@@ -375,10 +375,10 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 	candidates := plan.FindCandidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
 		Answers: names.answers(b, standing, r.Resolver.Snapshot(key)), Permit: permit(o.view),
-		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Probes: m.probes, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	})
 	r.probe(b, &candidates, m)
-	m.started, m.beside = true, o.beside
+	m.started, m.beside, m.named = true, o.beside, candidates.Named()
 
 	publication := plan.Publish(plan.PublishInput{
 		Backend: b, Published: standing, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
@@ -406,7 +406,7 @@ func (r *Reconciler) probe(b *v1alpha1.ExternalBackend, c *plan.Candidates, m *m
 	probes, changed := c.Probes(m.probes)
 	if changed || m.endpoints == nil || m.generation != b.Generation {
 		m.endpoints, m.generation = probeEndpoints(probes), b.Generation
-		m.setDial(dialled(b, probes))
+		m.setDial(dialled(probes))
 	}
 	r.Prober.Sync(key, healthCheck(b.Spec.HealthCheck, m.refs), m.endpoints)
 	m.verdicts = verdicts{probes: probes, states: r.Prober.States(key)}

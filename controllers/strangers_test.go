@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/probe"
 )
 
@@ -193,6 +194,49 @@ func TestRefusedWhileInvalid(t *testing.T) {
 	if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "1/1" {
 		t.Errorf("readyOfTotal %s", got)
 	}
+}
+
+// TestRenamedWhileInvalid: a target that is renamed by a spec that can't be acted on keeps the addresses that only its name allows, until policy refuses that.
+func TestRenamedWhileInvalid(t *testing.T) {
+	w := newWorld(t)
+	rules := func(hostnames ...string) {
+		p := v1alpha1.ExternalBackendPolicy{Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{Hostnames: hostnames}}}}
+		set, problems := policy.Compile(policy.Input{Policies: []v1alpha1.ExternalBackendPolicy{p}})
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		w.reconciler.policies.set, w.reconciler.policies.views = set, map[string]*policy.View{}
+	}
+	published := func(when string, want int) {
+		t.Helper()
+		w.settle()
+		if n := len(w.endpoints()); n != want {
+			t.Errorf("%s: %d endpoints, want %d", when, n, want)
+		}
+	}
+	rules("*.example.com")
+	resolves(1, 3)(w)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(poolSpec)
+	published("valid", 2)
+	const renamed = `{targets: [{name: renamed, hostname: pool.example.com, ports: [{name: nope, port: 1}]}]}`
+	w.spec(renamed)
+	published("renamed", 2)
+	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	w.expect(v1alpha1.ConditionPermitted, "True")
+	w.restart()
+	rules("*.example.com")
+	published("after a restart", 2)
+	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	w.reconciler.policies.changed()
+	published("one of them refused whatever its name", 1)
+
+	w.spec(`{targets: [{name: pool, hostname: pool.example.com, ports: null}]}`)
+	rules("*.example.com")
+	published("valid again", 2)
+	w.spec(renamed)
+	rules("*.example.org")
+	published("a name that is not allowed any more", 0)
 }
 
 // TestPassthroughNames: two backends whose long names begin alike publish each its own slice.

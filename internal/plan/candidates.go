@@ -57,6 +57,12 @@ type Refusal struct {
 // Permit is policy's decision on an address and the ports that are published and probed there, for a target that was given by name ("" for a literal address).
 type Permit func(name string, addr netip.Addr, ports []Port) Refusal
 
+// Named is an address that may be published, and the name that led to it; "" for a literal one.
+type Named struct {
+	Addr netip.Addr
+	Name string
+}
+
 // ProbeID identifies what is probed: the endpoint, told apart by the target, the address, and the first of its ports (two SRV records may share a host).
 type ProbeID struct {
 	Target string
@@ -68,17 +74,17 @@ type ProbeID struct {
 type Probe struct {
 	ID   ProbeID
 	Dial netip.AddrPort
-	// Host is the target's hostname; "" for a literal address.
-	Host string
+	// Host is the target's hostname; "" for a literal address. Name is what policy knows it by: the name that led to the address, an SRV record's too.
+	Host, Name string
 	// Seed is what its slice and status say of it, which is its verdict until a probe says otherwise.
 	Seed Verdict
 }
 
 // origin is where an endpoint to be comes from.
 type origin struct {
-	// host is the name under which it is probed, probePort where; 0 where it is not.
-	host      string
-	probePort uint16
+	// name is the one that led to its address; "" where none did. host is the one under which it is probed, probePort where; 0 where it is not.
+	name, host string
+	probePort  uint16
 	// draining: the target is Draining, or the address is leaving. lost: it is not published, because of another claim or of Max.
 	draining, lost bool
 	// published: an endpoint of that address stands in a slice, with serving as its condition.
@@ -131,8 +137,10 @@ type Input struct {
 	Beside []Endpoint
 	// Older is what older ExternalBackends on the same Service publish.
 	Older []Endpoint
-	// Probes are those of the plan before, by which the addresses that have left since go on being probed.
+	// Probes are those of the plan before, by which the addresses that have left since go on being probed, and Named its addresses, by which policy goes on judging them; nil
+	// after a restart.
 	Probes []Probe
+	Named  []Named
 	// Max is the most endpoints to publish.
 	Max int
 	Now time.Time
@@ -157,7 +165,16 @@ func (c *Candidates) id(i int) ProbeID {
 
 func (c *Candidates) probe(i int) Probe {
 	o := &c.origins[i]
-	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Seed: o.seed}
+	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Name: o.name, Seed: o.seed}
+}
+
+// Named are the addresses of the endpoints, for the next plan; never nil.
+func (c *Candidates) Named() []Named {
+	named := make([]Named, len(c.Endpoints))
+	for i := range named {
+		named[i] = Named{Addr: c.Endpoints[i].Addr, Name: c.origins[i].name}
+	}
+	return named
 }
 
 // Probes are the endpoints to probe, in their order; none without healthCheck. Where they are those of the plan before, but for seeds, which only count the first time, they
@@ -192,7 +209,7 @@ func (c *Candidates) allProbes() []Probe {
 // same: p is the probe of endpoint i, whatever its seed.
 func (p *Probe) same(c *Candidates, i int) bool {
 	e, o := &c.Endpoints[i], &c.origins[i]
-	return p.ID.Addr == e.Addr && p.Dial.Port() == o.probePort && p.ID.Port == uint16(e.Ports[0].Port) && p.ID.Target == e.Target && p.Host == o.host
+	return p.ID.Addr == e.Addr && p.Dial.Port() == o.probePort && p.ID.Port == uint16(e.Ports[0].Port) && p.ID.Target == e.Target && p.Host == o.host && p.Name == o.name
 }
 
 // FindCandidates decides which endpoints may be published.
@@ -311,10 +328,10 @@ func (f *finder) portsOf(t *v1alpha1.Target, srv uint16) []Port {
 func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	t := &f.Backend.Spec.Targets[i]
 	notes := &f.out.Notes[i]
-	o := origin{target: int32(i), place: place, tier: tierOf(t, a.Rank), draining: t.State == v1alpha1.TargetStateDraining}
+	o := origin{target: int32(i), place: place, name: targetName(t), tier: tierOf(t, a.Rank), draining: t.State == v1alpha1.TargetStateDraining}
 	published, exact := f.Published.at(place, ports)
 	f.addProbe(&o, t, a.Port, ports, cmp.Or(published, f.beside[a.IP]))
-	refusal := f.permit(targetName(t), a.IP, ports, o.probePort)
+	refusal := f.permit(o.name, a.IP, ports, o.probePort)
 	notes.refuse(refusal)
 	if refusal.Denied && (!exact || !refusal.KeepPublished) {
 		return
@@ -391,16 +408,14 @@ func (f *finder) leave() {
 			continue
 		}
 		if known.targets == nil {
-			known = newLeavers(f.Backend, f.Probes)
+			known = newLeavers(f.Backend, f.Probes, f.Named)
 		}
 		e, o := *p, origin{target: -1, place: place, tier: 127, draining: true, serving: p.Serving}
-		name := ""
 		if t, ok := known.targets[p.Target]; ok {
-			target := &f.Backend.Spec.Targets[t]
-			if target.State == v1alpha1.TargetStateDisabled {
+			if f.Backend.Spec.Targets[t].State == v1alpha1.TargetStateDisabled {
 				continue
 			}
-			o.target, name = int32(t), targetName(target)
+			o.target = int32(t)
 		}
 		if e.DrainUntil.IsZero() || e.DrainUntil.After(deadline) {
 			e.DrainUntil = deadline
@@ -414,9 +429,9 @@ func (f *finder) leave() {
 		}
 		if probe, ok := known.probes[ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)}]; ok && f.Backend.Spec.HealthCheck != nil {
 			o.probePort, o.host, o.published, o.seed = probe.Dial.Port(), probe.Host, true, probe.Seed
-			name = cmp.Or(name, probe.Host)
 		}
-		if r := f.permit(name, e.Addr, e.Ports, o.probePort); r.Denied && !r.KeepPublished {
+		o.name, _ = known.name(f.Backend, p)
+		if r := f.permit(o.name, e.Addr, e.Ports, o.probePort); r.Denied && !r.KeepPublished {
 			continue
 		}
 		f.add(&e, &o)
@@ -427,17 +442,20 @@ func (f *finder) leave() {
 }
 
 // Refused parts what stands into what may stay and what policy refuses by now, which it names by targets, each once; "" where that is nothing. It is for a spec that can't be
-// acted on, of which it believes the names of targets alone.
-func Refused(b *v1alpha1.ExternalBackend, published []Endpoint, permit Permit) (kept []Endpoint, refused string) {
-	names := make(map[string]string, len(b.Spec.Targets))
-	for i := range b.Spec.Targets {
-		names[b.Spec.Targets[i].Name] = targetName(&b.Spec.Targets[i])
-	}
+// acted on, of which it believes the names of targets alone, and these only where no plan has been made before. Of an address whose name nobody knows any more it is asked
+// unnamed, which refuses what no name could allow.
+func Refused(b *v1alpha1.ExternalBackend, published []Endpoint, named []Named, permit Permit, unnamed func(netip.Addr, []Port) Refusal) (kept []Endpoint, refused string) {
+	leaving := newLeavers(b, nil, named)
 	var list targetList
 	told := map[string]bool{}
 	for i := range published {
 		e := &published[i]
-		r := permit(names[e.Target], e.Addr, e.Ports)
+		var r Refusal
+		if name, known := leaving.name(b, e); known {
+			r = permit(name, e.Addr, e.Ports)
+		} else {
+			r = unnamed(e.Addr, e.Ports)
+		}
 		if !r.Denied || r.KeepPublished {
 			kept = append(kept, *e)
 		} else if !told[e.Target] {
@@ -448,13 +466,15 @@ func Refused(b *v1alpha1.ExternalBackend, published []Endpoint, permit Permit) (
 	return kept, list.String()
 }
 
-// leavers is by what endpoints that are leaving are known: targets, as indexes in spec.targets, by their names, and probes.
+// leavers is by what endpoints that are leaving are known: targets, as indexes in spec.targets, by their names, probes, and the names that led to addresses; nil where nothing is
+// remembered.
 type leavers struct {
 	targets map[string]int
 	probes  map[ProbeID]Probe
+	names   map[netip.Addr]string
 }
 
-func newLeavers(b *v1alpha1.ExternalBackend, probes []Probe) leavers {
+func newLeavers(b *v1alpha1.ExternalBackend, probes []Probe, named []Named) leavers {
 	l := leavers{targets: make(map[string]int, len(b.Spec.Targets)), probes: make(map[ProbeID]Probe, len(probes))}
 	for i := range b.Spec.Targets {
 		l.targets[b.Spec.Targets[i].Name] = i
@@ -462,7 +482,27 @@ func newLeavers(b *v1alpha1.ExternalBackend, probes []Probe) leavers {
 	for _, p := range probes {
 		l.probes[p.ID] = p
 	}
+	if named == nil {
+		return l
+	}
+	l.names = make(map[netip.Addr]string, len(named))
+	for _, n := range named {
+		l.names[n.Addr] = n.Name
+	}
 	return l
+}
+
+// name is the one under which policy judges an endpoint that stands: that of the plan before. What slices say of targets is anybody's who may write slices, and is only relied on
+// after a restart, for targets that the spec names; known is false for others.
+func (l *leavers) name(b *v1alpha1.ExternalBackend, e *Endpoint) (name string, known bool) {
+	if l.names != nil {
+		return l.names[e.Addr], true
+	}
+	t, known := l.targets[e.Target]
+	if known {
+		name = targetName(&b.Spec.Targets[t])
+	}
+	return name, known
 }
 
 // stillServed are those of an endpoint's ports that the Service still has.

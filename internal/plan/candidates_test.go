@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -35,15 +36,105 @@ func TestOthersDoNotLeave(t *testing.T) {
 	published := standing(at("former", "203.0.113.2"), at("primary", "203.0.113.1"))
 	published.Add(standing(at("primary", "203.0.113.3"), at("standby", "203.0.113.4")).Endpoints)
 	c := FindCandidates(drained(published, v1alpha1.Target{Name: "primary", Address: "203.0.113.4"}))
+	expect(t, c.Endpoints, "primary 203.0.113.4", "former 203.0.113.2 leaves", "primary 203.0.113.1 leaves")
+}
+
+func expect(t *testing.T, endpoints []Endpoint, want ...string) {
+	t.Helper()
 	var got []string
-	for _, e := range c.Endpoints {
-		text := e.Target + " " + e.Addr.String()
-		if e.leaving() {
+	for i := range endpoints {
+		text := endpoints[i].Target + " " + endpoints[i].Addr.String()
+		if endpoints[i].leaving() {
 			text += " leaves"
 		}
 		got = append(got, text)
 	}
-	if diff := cmp.Diff([]string{"primary 203.0.113.4", "former 203.0.113.2 leaves", "primary 203.0.113.1 leaves"}, got); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// partners allows what a name of example.com led to, and nothing else.
+func partners(name string, _ netip.Addr, _ []Port) Refusal {
+	if strings.HasSuffix(name, ".example.com") {
+		return Refusal{}
+	}
+	return Refusal{Denied: true, Kind: "not allowed"}
+}
+
+var (
+	poolTarget = v1alpha1.Target{Name: "pool", Hostname: "pool.example.com"}
+	srvTarget  = v1alpha1.Target{Name: "srv", SRVName: "_http._tcp.example.com"}
+)
+
+// named plans both, and returns what stands then, and is remembered.
+func named() (endpoints []Endpoint, named []Named) {
+	in := drained(standing(), poolTarget, srvTarget)
+	in.Permit = partners
+	in.Answers = map[string]Answer{
+		"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.1")}, {IP: netip.MustParseAddr("203.0.113.2")}}},
+		"srv":  {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3"), Port: 8080}}},
+	}
+	c := FindCandidates(in)
+	return c.Endpoints, c.Named()
+}
+
+// TestLeavingNames: an address that was published because of its name drains as what that name led to, as long as that is remembered; what slices say of it does not count.
+func TestLeavingNames(t *testing.T) {
+	endpoints, remembered := named()
+	literal := v1alpha1.Target{Name: "pool", Address: "198.51.100.1"}
+	elsewhere := v1alpha1.Target{Name: "pool", Hostname: "pool.example.org"}
+	all := []string{"pool 203.0.113.1 leaves", "pool 203.0.113.2 leaves", "srv 203.0.113.3 leaves"}
+	for _, tt := range []struct {
+		name    string
+		targets []v1alpha1.Target
+		named   []Named
+		want    []string
+	}{
+		{"targets that are gone", nil, remembered, all},
+		{"targets of other names", []v1alpha1.Target{elsewhere, {Name: "new", Hostname: "new.example.com"}}, remembered, all},
+		{"a target that is literal now", []v1alpha1.Target{literal}, remembered, all},
+		{"after a restart", []v1alpha1.Target{srvTarget}, nil, all[2:]},
+		{"planned without a name", []v1alpha1.Target{poolTarget}, []Named{{Addr: netip.MustParseAddr("203.0.113.1")}}, nil},
+		{"not planned before", []v1alpha1.Target{poolTarget}, remembered[1:], all[1:]},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for range 2 { // the names go from plan to plan
+				in := drained(standing(endpoints...), tt.targets...)
+				in.Permit, in.Named = partners, tt.named
+				c := FindCandidates(in)
+				expect(t, c.Endpoints, tt.want...)
+				tt.named = c.Named()
+			}
+		})
+	}
+}
+
+// TestRefusedNames: under a spec that can't be acted on what stands is judged by the name that led to it, and without memory of that by its target's; whatever could be allowed
+// under some name stays where there is neither.
+func TestRefusedNames(t *testing.T) {
+	endpoints, remembered := named()
+	renamed := v1alpha1.Target{Name: "renamed", Hostname: "pool.example.com"}
+	elsewhere := v1alpha1.Target{Name: "pool", Hostname: "pool.example.org"}
+	all := []string{"pool 203.0.113.1", "pool 203.0.113.2", "srv 203.0.113.3"}
+	never := func(addr netip.Addr, _ []Port) Refusal {
+		return Refusal{Denied: addr == netip.MustParseAddr("203.0.113.2"), Kind: "never"}
+	}
+	for _, tt := range []struct {
+		name    string
+		targets []v1alpha1.Target
+		named   []Named
+		want    []string
+	}{
+		{"renamed", []v1alpha1.Target{renamed, srvTarget}, remembered, all},
+		{"with another hostname", []v1alpha1.Target{elsewhere, srvTarget}, remembered, all},
+		{"not planned before", []v1alpha1.Target{poolTarget, srvTarget}, remembered[1:], all[1:]},
+		{"renamed, after a restart", []v1alpha1.Target{renamed, srvTarget}, nil, []string{all[0], all[2]}},
+		{"with another hostname, after a restart", []v1alpha1.Target{elsewhere, srvTarget}, nil, all[2:]},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			kept, _ := Refused(drained(nil, tt.targets...).Backend, endpoints, tt.named, partners, never)
+			expect(t, kept, tt.want...)
+		})
 	}
 }

@@ -147,6 +147,12 @@ func (v *View) Target(name string, a netip.Addr, ports ...Port) Decision {
 	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.names.at(name), ports: ports})
 }
 
+// Unnamed decides about an address of which nobody remembers whether a name led
+// to it, and which: no name could allow a refused one.
+func (v *View) Unnamed(a netip.Addr, ports ...Port) Decision {
+	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.everything, ports: ports})
+}
+
 // Lookup decides whether a name needs to be resolved at all: no rule could allow
 // a refused one, whatever its addresses.
 func (v *View) Lookup(name string, ports ...Port) Decision {

@@ -302,8 +302,8 @@ func TestWouldDenyForetellsEnforce(t *testing.T) {
 	}
 }
 
-// What Lookup refuses, Target refuses for every address.
-func TestLookupRefusesOnlyTheHopeless(t *testing.T) {
+// What Lookup refuses, Target refuses for every address, and what Unnamed refuses for every name.
+func TestLookupAndUnnamedRefuseOnlyTheHopeless(t *testing.T) {
 	for seed := range uint64(700) {
 		w := newWorld(seed)
 		s, _ := Compile(w.input())
@@ -311,6 +311,11 @@ func TestLookupRefusesOnlyTheHopeless(t *testing.T) {
 			v, q := s.For(pick(w, namespaces...)), w.question()
 			if lookup, target := v.Lookup(q.name, q.ports...), v.Target(q.name, q.addr, q.ports...); !lookup.Allowed && target.Keep(true) {
 				t.Fatalf("seed %d: %+v: Lookup %+v, Target %+v", seed, q, lookup, target)
+			}
+			for _, name := range []string{q.name, ""} {
+				if unnamed, target := v.Unnamed(q.addr, q.ports...), v.Target(name, q.addr, q.ports...); !unnamed.Keep(true) && target.Keep(true) {
+					t.Fatalf("seed %d: %+v: Unnamed %+v, Target %q %+v", seed, q, unnamed, name, target)
+				}
 			}
 		}
 	}

@@ -57,7 +57,7 @@ type Refusal struct {
 // Permit is policy's decision on an address and the ports that are published and probed there, for a target that was given by name ("" for a literal address).
 type Permit func(name string, addr netip.Addr, ports []Port) Refusal
 
-// Named is an address that may be published, and the name that led to it; "" for a literal one.
+// Named is an address that may be published, and the name that led to it.
 type Named struct {
 	Addr netip.Addr
 	Name string
@@ -168,11 +168,17 @@ func (c *Candidates) probe(i int) Probe {
 	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Name: o.name, Seed: o.seed}
 }
 
-// Named are the addresses of the endpoints, for the next plan; never nil.
+// Named are the addresses of the endpoints that a name led to, for the next plan; never nil.
 func (c *Candidates) Named() []Named {
-	named := make([]Named, len(c.Endpoints))
-	for i := range named {
-		named[i] = Named{Addr: c.Endpoints[i].Addr, Name: c.origins[i].name}
+	n := 0
+	for i := range c.origins {
+		n += count(c.origins[i].name != "")
+	}
+	named := make([]Named, 0, n)
+	for i := range c.origins {
+		if name := c.origins[i].name; name != "" {
+			named = append(named, Named{Addr: c.Endpoints[i].Addr, Name: name})
+		}
 	}
 	return named
 }

@@ -378,7 +378,7 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	})
 	r.probe(b, &candidates, m)
-	m.started, m.beside, m.named = true, o.beside, candidates.Named()
+	m.started, m.beside, m.named = true, o.beside, candidates.Named(m.named)
 
 	publication := plan.Publish(plan.PublishInput{
 		Backend: b, Published: standing, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),

@@ -168,16 +168,22 @@ func (c *Candidates) probe(i int) Probe {
 	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Name: o.name, Seed: o.seed}
 }
 
-// Named are the addresses of the endpoints that a name led to, for the next plan; never nil.
-func (c *Candidates) Named() []Named {
-	n := 0
+// Named are the addresses of the endpoints that a name led to, for the next plan; never nil. Where they are those of the plan before, they are before itself.
+func (c *Candidates) Named(before []Named) []Named {
+	n, same := 0, before != nil
 	for i := range c.origins {
-		n += count(c.origins[i].name != "")
+		if name := c.origins[i].name; name != "" {
+			same = same && n < len(before) && before[n] == Named{c.Endpoints[i].Addr, name}
+			n++
+		}
+	}
+	if same && n == len(before) {
+		return before
 	}
 	named := make([]Named, 0, n)
 	for i := range c.origins {
 		if name := c.origins[i].name; name != "" {
-			named = append(named, Named{Addr: c.Endpoints[i].Addr, Name: name})
+			named = append(named, Named{c.Endpoints[i].Addr, name})
 		}
 	}
 	return named

@@ -76,7 +76,7 @@ func named() (endpoints []Endpoint, named []Named) {
 		"srv":  {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3"), Port: 8080}}},
 	}
 	c := FindCandidates(in)
-	return c.Endpoints, c.Named()
+	return c.Endpoints, c.Named(nil)
 }
 
 // TestLeavingNames: an address that was published because of its name drains as what that name led to, as long as that is remembered; what slices say of it does not count.
@@ -104,7 +104,7 @@ func TestLeavingNames(t *testing.T) {
 				in.Permit, in.Named = partners, tt.named
 				c := FindCandidates(in)
 				expect(t, c.Endpoints, tt.want...)
-				tt.named = c.Named()
+				tt.named = c.Named(nil)
 			}
 		})
 	}

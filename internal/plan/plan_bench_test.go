@@ -48,6 +48,7 @@ type flip struct {
 	answers map[string]Answer
 	states  []ProbeState // in the order of the targets, as the engine has them
 	probes  []Probe
+	named   []Named
 	tier    *TierState
 }
 
@@ -92,9 +93,10 @@ func (f *flip) plan() SliceChanges {
 	published := Published(existing)
 	c := FindCandidates(Input{
 		Backend: f.backend, Families: FamiliesOf(f.service), Serves: func(p *v1alpha1.Port) bool { return ServesPort(f.service, p) },
-		Answers: f.answers, Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, Max: 10000, Now: testNow,
+		Answers: f.answers, Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, Named: f.named, Max: 10000, Now: testNow,
 	})
 	f.probes, _ = c.Probes(f.probes)
+	f.named = c.Named(f.named)
 	p := Publish(PublishInput{Backend: f.backend, Published: published.Endpoints, State: func(i int) ProbeState { return f.states[i] }, Tier: f.tier, Now: testNow}, &c)
 	f.tier = &p.Tier
 	changes := Slices(SliceTemplate{Namespace: "default", Service: "shop", Backend: "shop", Max: 100}, p.Endpoints, existing)

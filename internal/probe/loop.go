@@ -30,7 +30,8 @@ const (
 	// maxBegun is how many probes begin in one turn of the loop at most, so that what has been answered is heard between.
 	maxBegun = 256
 
-	// stall is how late a timeout may be noticed. One that is noticed later says that this process didn't run.
+	// stall is how long the loop may have been away when a timeout is noticed. A longer time says that this process didn't run, so that nobody knows what the peer would
+	// have done with it. While a probe is in flight, the loop looks twice as often.
 	stall = 500 * time.Millisecond
 )
 
@@ -121,8 +122,8 @@ func (l *loop) turn() {
 	now := l.now()
 	look := now/tick > l.looked/tick
 	if look {
+		l.expire(now, now-l.looked > stall)
 		l.looked = now
-		l.expire(now)
 	}
 
 	l.mu.Lock()
@@ -157,6 +158,9 @@ func (l *loop) untilNext() time.Duration {
 	if next == never {
 		return -1
 	}
+	if len(l.flights.items) > 0 {
+		next = min(next, l.looked+stall/2)
+	}
 	next = max((next+tick-1)/tick, l.looked/tick+1) * tick // the tick that finds it due
 	return max(next-l.now(), 0)
 }
@@ -178,8 +182,8 @@ func (l *loop) cancelStale() {
 }
 
 // expire looks at the probes that have been unanswered for long: it ends those whose time is over, and counts the others
-// as silent. One that finds no room among the silent makes room at once and waits in line.
-func (l *loop) expire(now instant) {
+// as silent. One that finds no room among the silent makes room at once and waits in line. stalled: this process didn't run for a while.
+func (l *loop) expire(now instant, stalled bool) {
 	for {
 		a, due, ok := l.flights.pop(now)
 		if !ok {
@@ -188,7 +192,7 @@ func (l *loop) expire(now instant) {
 		switch {
 		case due >= a.deadline:
 			o := l.net.expire(a)
-			if now-due > stall {
+			if stalled {
 				o = outcome{}
 			}
 			l.end(a, o)

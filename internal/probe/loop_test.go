@@ -868,24 +868,31 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			}
 		})
 	})
-	t.Run("this process was stopped", func(t *testing.T) {
-		bubble(t, Options{}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
-			check := with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 })
-			list := endpoints(1, Healthy)
-			e.Sync(owner1, check, list)
-			for len(n.flights()) == 0 {
-				settled(50 * ms)
-			}
-			n.mu.Lock()
-			n.stopped = time.Minute
-			n.mu.Unlock()
-			n.become(answers)
-			settled(90 * sec)
-			if state := snapshot(e, owner1)[list[0].ID]; state != (State{Verdict: Healthy, Probed: true}) {
-				t.Errorf("%+v", state)
-			}
+	for name, stop := range map[string]time.Duration{
+		"this process was stopped":                       time.Minute,
+		"this process was stopped for most of a timeout": 2*sec + 200*ms, // from a second after the start of a probe on
+	} {
+		t.Run(name, func(t *testing.T) {
+			told := 0
+			bubble(t, Options{Notify: func(types.NamespacedName) { told++ }}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				list := endpoints(1, Healthy)
+				e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 }), list)
+				for len(n.flights()) == 0 {
+					settled(50 * ms)
+				}
+				settled(sec)
+				n.mu.Lock()
+				n.stopped = stop
+				n.mu.Unlock()
+				n.wake()
+				n.become(answers)
+				settled(90 * sec)
+				if state := snapshot(e, owner1)[list[0].ID]; state != (State{Verdict: Healthy, Probed: true}) || told != 0 {
+					t.Errorf("%+v, told %d times", state, told)
+				}
+			})
 		})
-	})
+	}
 	t.Run("no socket", func(t *testing.T) {
 		lacking := func(Endpoint) (outcome, time.Duration) { return outcome{}, 0 }
 		bubble(t, Options{}, lacking, func(t *testing.T, e *Engine, n *fakeNetwork) {

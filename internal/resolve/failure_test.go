@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -127,17 +128,50 @@ func TestNXDomainIsBelievedWhenItLasts(t *testing.T) {
 }
 
 // A denial with a long TTL is asked again before it takes anything away.
-func TestNXDomainIsHeardTwice(t *testing.T) {
-	inBubble(t, func(h *harness) {
-		db := name("db.example.com", IPv4)
-		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
-		h.Sync(owner1, defaultConfig(), []Wanted{db})
-		h.start()
-		h.dns.set("db.example.com A", rcode(nxDomain, time.Hour))
-		h.pass(10 * time.Second)
-		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
-		h.pass(time.Minute)
-		h.want(owner1, db, current("192.0.2.1"))
+func TestDenialsAreHeardTwice(t *testing.T) {
+	for desc, denial := range map[string]reply{"NXDOMAIN": rcode(nxDomain, time.Hour), "one family empty": rcode(noError, time.Hour)} {
+		for _, minTTL := range []time.Duration{0, 5 * time.Second, 29 * time.Second, time.Minute} {
+			t.Run(fmt.Sprintf("%s, TTLs of %v at least", desc, minTTL), func(t *testing.T) {
+				inBubble(t, func(h *harness) {
+					db := name("db.example.com", IPv4|IPv6)
+					cfg := defaultConfig()
+					cfg.MinTTL = minTTL
+					h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+					h.dns.set("db.example.com AAAA", records(10*time.Second, "2001:db8::1"))
+					h.Sync(owner1, cfg, []Wanted{db})
+					h.start()
+					h.dns.set("db.example.com A", denial)
+					for before := h.dns.count("db.example.com A"); h.dns.count("db.example.com A") == before; {
+						h.pass(100 * time.Millisecond)
+					}
+					h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
+					for range 600 {
+						h.pass(100 * time.Millisecond)
+						if got := h.Snapshot(owner1)[db.Question].Addrs; len(got) != 2 {
+							t.Fatalf("addresses %v", got)
+						}
+					}
+					h.want(owner1, db, current("192.0.2.1", "2001:db8::1"))
+				})
+			})
+		}
+	}
+	t.Run("after a restart", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			db, four := seeded(name("db.example.com", IPv4|IPv6), "192.0.2.1", "2001:db8::1"), seeded(name("four.example.com", IPv4|IPv6), "192.0.2.4")
+			h.dns.set("db.example.com A", rcode(noError, time.Hour))
+			h.dns.set("db.example.com AAAA", records(time.Hour, "2001:db8::1"))
+			h.dns.set("four.example.com A", records(time.Hour, "192.0.2.4"))
+			h.dns.set("four.example.com AAAA", rcode(noError, time.Hour))
+			h.Sync(owner1, defaultConfig(), []Wanted{db, four})
+			h.start()
+			h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
+			h.pass(time.Minute)
+			h.want(owner1, db, current("192.0.2.1", "2001:db8::1"))
+			if n := h.dns.count("four.example.com AAAA"); n != 1 {
+				t.Errorf("asked %d times for what never was", n)
+			}
+		})
 	})
 }
 

@@ -256,12 +256,25 @@ func (q *question) familiesOf(r *record) (records [2]*record) {
 	}
 }
 
-// needs says whether nothing of the name is resolved without the record.
+// needs says whether what the record lacks should be looked for again soon: nothing of the name is resolved without it, or it is about to take addresses away.
 func (q *question) needs(r *record, now time.Time) bool {
+	if q.doubts(r) {
+		return true
+	}
 	for _, s := range q.familiesOf(r) {
 		if s != nil && s != r && s.asSibling(q.owner.settings, now).has {
 			return false
 		}
 	}
 	return true
+}
+
+// doubts says whether the record denies a family of which there are addresses, and is not believed yet.
+func (q *question) doubts(r *record) bool {
+	if r.kind != kindNoData || r.at.Sub(r.noDataFrom) >= beliefDelay {
+		return false
+	}
+	families := q.familiesOf(r)
+	family := slices.Index(families[:], r)
+	return len(r.entries) > 0 || slices.ContainsFunc(q.seeds, func(s seed) bool { return familyOf(s.IP) == family })
 }

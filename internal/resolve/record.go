@@ -206,8 +206,8 @@ func bounded(entries []entry, most int) []entry {
 	})
 }
 
-// refresh returns when an owner with these settings wants the next lookup. needed says whether what
-// this record lacks keeps the name from being resolved, so that its return should be seen soon.
+// refresh returns when an owner with these settings wants the next lookup. needed says whether the return of what
+// this record lacks should be seen soon.
 func (h *history) refresh(o settings, needed bool, jitter float64) time.Time {
 	var d time.Duration
 	switch h.kind {
@@ -224,7 +224,7 @@ func (h *history) refresh(o settings, needed bool, jitter float64) time.Time {
 			// one that would take addresses away is so heard twice before it is believed.
 			ttl = min(ttl, beliefDelay)
 		}
-		d = interval(ttl, min(o.minTTL, beliefDelay), o.maxTTL, jitter)
+		d = interval(ttl, min(o.minTTL, beliefDelay*4/5), o.maxTTL, jitter)
 	}
 	return h.at.Add(max(d, minInterval))
 }

@@ -15,7 +15,10 @@ const (
 	lookupTimeout = 5 * time.Second        // for a name and type, all servers and aliases together
 	hedgeDelay    = 500 * time.Millisecond // unanswered for this long, the next server is asked too; doubled each round
 	askRounds     = 3                      // how often a silent server is asked, against loss
-	avoidTime     = 30 * time.Second       // a server silent while another answered comes last
+
+	// avoidTime is for how long a server that was silent while another one answered comes last: no longer than half of the time after which a denial is believed, so that
+	// a denial by the other one is put to the first server, too, before it takes anything away.
+	avoidTime = beliefDelay / 2
 )
 
 // Causes that are neither response codes nor errors of this package.

@@ -95,13 +95,46 @@ func TestSilentServerComesLastForAWhile(t *testing.T) {
 		time.Sleep(avoidTime + time.Second)
 		l.lookup(t.Context(), up, "db.example.com", typeA)
 		l.lookup(t.Context(), up, "db.example.com", typeA)
-		if asks := strings.Join(s.asks, " "); asks != "0s:1 500ms:2 500ms:2 31.5s:1 31.5s:1" {
+		if asks := strings.Join(s.asks, " "); asks != "0s:1 500ms:2 500ms:2 16.5s:1 16.5s:1" {
 			t.Error(asks)
 		}
 		if len(l.avoid) != 0 {
 			t.Errorf("still avoided: %v", l.avoid)
 		}
 	})
+}
+
+// TestDenialIsPutToTheFirstServer has a first server that is slow once, and a second that knows nothing of the name: what that says is never believed.
+func TestDenialIsPutToTheFirstServer(t *testing.T) {
+	for _, ttl := range []time.Duration{0, 10 * time.Second, 18 * time.Second, 20 * time.Second, time.Hour} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			inBubble(t, func(h *harness) {
+				good := records(10*time.Second, "192.0.2.1")
+				s := &servers{replies: map[byte]reply{1: good, 2: rcode(nxDomain, ttl)}}
+				h.lookuper.asker = s
+				db, cfg := name("db.example.com", IPv4), defaultConfig()
+				cfg.Nameservers = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:53"), netip.MustParseAddrPort("198.51.100.2:53")}
+				h.Sync(owner1, cfg, []Wanted{db})
+				h.start()
+				become := func(r reply) {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.replies[1] = r
+				}
+				become(after(600*time.Millisecond, good))
+				h.pass(10 * time.Second)
+				become(good)
+				h.want(owner1, db, stale("NXDOMAIN", "192.0.2.1"))
+				for range 600 {
+					h.pass(100 * time.Millisecond)
+					if got := h.Snapshot(owner1)[db.Question].Addrs; len(got) != 1 {
+						t.Fatalf("addresses %v", got)
+					}
+				}
+				h.want(owner1, db, current("192.0.2.1"))
+			})
+		})
+	}
 }
 
 func TestLookupFollowsAliases(t *testing.T) {

@@ -383,6 +383,9 @@ func TestNothingLeaks(t *testing.T) {
 	for name, check := range checks {
 		e.Sync(types.NamespacedName{Name: name}, quick(check), []Endpoint{at(addresses[name])})
 	}
+	idle := at(addresses["connect"])
+	idle.Seed = Healthy
+	e.Sync(types.NamespacedName{Name: "idle"}, with(tcpCheck(), func(c *Check) { c.Period = time.Hour }), []Endpoint{idle})
 	first(15, probes)
 	first(15, morePlain)
 	e.Forget(types.NamespacedName{Name: "plain"})

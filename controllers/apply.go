@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,21 +33,26 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		return
 	}
 	b = o.asPermitted(b)
-	if o.service != nil && !o.service.DeletionTimestamp.IsZero() {
-		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q is being deleted; it is made anew once it is gone.", o.service.Name), nil)
-		return
-	}
-	var p plan.ServicePlan
-	for range maxServiceWrites {
-		p = plan.Service(b, o.service, o.left)
-		if p.Conflict != "" {
+	for writes := 0; ; writes++ {
+		p := plan.Service(b, o.service, o.left)
+		var err error
+		switch {
+		case o.service != nil && !o.service.DeletionTimestamp.IsZero():
+			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q is being deleted; it is made anew once it is gone.", o.service.Name), nil)
+			o.lag(p.Write)
+			return
+		case p.Conflict != "":
 			out.fail(v1alpha1.ReasonServiceConflict, p.Conflict, nil)
 			return
-		}
-		if p.Write == nil {
+		case p.Write == nil:
 			return
+		case writes == maxServiceWrites:
+			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: others change it all the time.", p.Write.Name), errContended)
+			o.lag(p.Write)
+			return
+		default:
+			err = r.writeService(ctx, p.Write, m)
 		}
-		err := r.writeService(ctx, p.Write, m)
 		switch {
 		case err == nil:
 			out.notes = append(out.notes, serviceNotes(p)...)
@@ -63,15 +69,18 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			return
 		}
 	}
-	out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: others change it all the time.", p.Write.Name), errContended)
-	o.lag(p.Write)
 }
 
 var errContended = errors.New("the Service was changed by others between each reading and writing")
 
 // lag makes o go by the ports that the Service is still to get, and remember that it has not.
 func (o *observation) lag(next *corev1.Service) {
-	if o.service != nil && plan.GainsPorts(o.service, next) {
+	if o.service == nil || next == nil {
+		return
+	}
+	next = next.DeepCopy()
+	next.Spec.Type = o.service.Spec.Type // it may have been half-way between ClusterIP and Headless
+	if plan.GainsPorts(o.service, next) {
 		o.lagging, o.service = o.service, o.service.DeepCopy()
 		o.service.Spec.Ports = next.Spec.Ports
 	}
@@ -137,7 +146,7 @@ func (o *observation) sliceOwner(b *v1alpha1.ExternalBackend) *metav1.OwnerRefer
 // applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish, or to make
 // ready, first. It reports whether all went well.
 func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, c plan.SliceChanges, out *outcome) bool {
-	w := sliceWriter{Reconciler: r, ctx: ctx, backend: b.Name, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
+	w := sliceWriter{Reconciler: r, observation: o, ctx: ctx, backend: b, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
 	for _, s := range o.slices {
 		w.current[s.Name] = s
 	}
@@ -163,8 +172,9 @@ func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBacken
 // sliceWriter applies one plan.
 type sliceWriter struct {
 	*Reconciler
+	*observation
 	ctx     context.Context
-	backend string
+	backend *v1alpha1.ExternalBackend
 	memory  *memory
 	current map[string]*discoveryv1.EndpointSlice
 	failed  []*discoveryv1.EndpointSlice
@@ -188,9 +198,20 @@ func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
 }
 
 func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
-	current := w.current[s.Name]
-	if w.strands(s.Name, s) || w.unready && current != nil && plan.Retires(current, s) {
-		return
+	if w.strands(s.Name, s) {
+		w.follow(s.Name)
+	} else {
+		w.write(s)
+	}
+}
+
+// write updates a slice. Where an endpoint could not be made ready it leaves readiness with those that were to hand it on.
+func (w *sliceWriter) write(s *discoveryv1.EndpointSlice) {
+	if current := w.current[s.Name]; w.unready && current != nil && !plan.Readies(current, s) {
+		plan.KeepReady(current, s)
+		if equality.Semantic.DeepEqual(current, s) {
+			return
+		}
 	}
 	err := w.Update(w.ctx, s)
 	if err == nil {
@@ -205,9 +226,30 @@ func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
 }
 
 func (w *sliceWriter) delete(s *discoveryv1.EndpointSlice) {
-	if w.strands(s.Name, nil) {
-		return
+	if w.strands(s.Name, nil) || w.lagging != nil && plan.Carries(s, w.lagging, w.service) {
+		w.follow(s.Name)
+	} else {
+		w.remove(s)
 	}
+}
+
+// follow keeps a slice true that can't be given up yet: of its endpoints those stay that are still wanted and permitted there, and say what is wanted of them.
+func (w *sliceWriter) follow(name string) {
+	s := w.current[name]
+	standing, _ := plan.Refused(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints, w.memory.named, permit(w.view), permitUnnamed(w.view))
+	front := w.front(w.backend, w.memory)
+	template := w.template(w.backend, w.observation, w.memory, &front)
+	template.Max = max(template.Max, len(s.Endpoints))
+	c := plan.Slices(template, plan.Follow(standing, w.desired), []*discoveryv1.EndpointSlice{s})
+	for _, s := range c.Update {
+		w.write(s)
+	}
+	for _, s := range c.Delete {
+		w.remove(s)
+	}
+}
+
+func (w *sliceWriter) remove(s *discoveryv1.EndpointSlice) {
 	err := w.Delete(w.ctx, s, client.Preconditions{UID: &s.UID})
 	if err == nil || apierrors.IsNotFound(err) {
 		w.wrote = true
@@ -235,7 +277,7 @@ func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
 	case err == nil && !ours(&live) && len(w.memory.taken) < maxTaken:
 		w.memory.take(live.Name)
 		w.stale = true
-	case err == nil && ours(&live) && cmp.Or(live.Labels[v1alpha1.LabelName], w.backend) == w.backend:
+	case err == nil && ours(&live) && cmp.Or(live.Labels[v1alpha1.LabelName], w.backend.Name) == w.backend.Name:
 		w.memory.createdSlice(&live, w.now())
 		w.stale = true
 	case apierrors.IsNotFound(err):

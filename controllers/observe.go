@@ -53,6 +53,8 @@ type observation struct {
 	// beside is what other ExternalBackends on the same Service publish, older what older ones do.
 	beside, older []plan.Endpoint
 	view          *policy.View
+	// desired is what the slices have been planned to publish.
+	desired []plan.Endpoint
 	// status is the one written last.
 	status v1alpha1.ExternalBackendStatus
 }

@@ -215,6 +215,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	out.next = m.refs.next(b)
 	out.status.RefNotFound = m.refs.missing
 	switch conflict := r.conflict(b, o); {
+	case conflict == "" && !b.DeletionTimestamp.IsZero(): // nothing is made anew
 	case conflict == "":
 		if r.publishAhead(ctx, b, o, m, &out) {
 			r.applyService(ctx, b, o, m, &out)
@@ -237,6 +238,8 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 		}
 	}
 	switch {
+	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName && o.service != nil && o.service.Spec.Type != corev1.ServiceTypeExternalName: // it could not be made one
+		r.withdrawRefused(ctx, b, o, m, &out)
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
 		r.withdraw(ctx, b, o, m, &out)
 	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
@@ -274,9 +277,10 @@ func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, 
 
 // lost ends what was done for endpoints that have gone with their Service, and tells that they have.
 func (r *Reconciler) lost(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
-	if e := o.status.Endpoints; len(o.slices) == 0 && e != nil && e.Total > 0 {
-		r.withdraw(ctx, b, o, m, out)
+	if e := o.status.Endpoints; len(o.slices) > 0 || e == nil || e.Total == 0 || out.err != nil { // what is tried again soon may well succeed, and wants what is known
+		return
 	}
+	r.withdraw(ctx, b, o, m, out)
 }
 
 // withdrawRefused takes back what policy has come to refuse of what stands, where the spec can't be acted on; all else stays as it is.
@@ -384,13 +388,11 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 		Backend: b, Published: standing, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
 	m.tier = &publication.Tier
-	endpoints, settled := plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
-	if o.lagging != nil {
-		endpoints = append(endpoints, plan.StillServed(o.lagging, o.service, endpoints, o.slices)...)
-	}
+	var settled bool
+	o.desired, settled = plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
 	return slicePlan{
 		front: front, candidates: candidates, publication: publication, settled: settled,
-		changes: plan.Slices(r.template(b, o, m, &front), endpoints, o.slices),
+		changes: plan.Slices(r.template(b, o, m, &front), o.desired, o.slices),
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 const (
 	// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so that no right to list them is needed.
 	referencePeriod = time.Minute
-	// referenceRetry is the same where the API server did not answer.
+	// referenceRetry is the same where the API server did not answer; twice as long each time, up to referencePeriod.
 	referenceRetry = 5 * time.Second
 )
 
@@ -39,11 +39,21 @@ type references struct {
 
 	generation int64
 	read       time.Time
+	// failures is how many times in a row the API server did not answer.
+	failures int
+}
+
+// wait is how long after read they are read again.
+func (r *references) wait() time.Duration {
+	if r.failures == 0 {
+		return referencePeriod
+	}
+	return min(referenceRetry<<min(r.failures-1, 10), referencePeriod)
 }
 
 // due tells whether the references of b have to be read again.
 func (r *references) due(b *v1alpha1.ExternalBackend, now time.Time) bool {
-	return r.generation != b.Generation || now.Sub(r.read) >= referencePeriod
+	return r.generation != b.Generation || now.Sub(r.read) >= r.wait()
 }
 
 // next is when they have to be read again; zero where b has none.
@@ -51,7 +61,7 @@ func (r *references) next(b *v1alpha1.ExternalBackend) time.Time {
 	if !hasReferences(b) || r.read.IsZero() {
 		return time.Time{}
 	}
-	return r.read.Add(referencePeriod)
+	return r.read.Add(r.wait())
 }
 
 func checkTLS(b *v1alpha1.ExternalBackend) *v1alpha1.TLS {
@@ -97,14 +107,15 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 	}
 	out.checkMissing, out.dnsMissing = !check.complete(), !dns.complete()
 	out.missing = cmp.Or(check.missing, dns.missing)
-	out.read = r.now()
 	if err := cmp.Or(check.err, dns.err); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Can't read a reference, what was read before stays")
+		failures := before.failures + 1
 		if before.generation == b.Generation {
 			out = before
 		}
-		out.read = r.now().Add(referenceRetry - referencePeriod)
+		out.failures = failures
 	}
+	out.read = r.now()
 	return out
 }
 

@@ -207,6 +207,107 @@ func TestTierHandsOver(t *testing.T) {
 	w.expectReady("http")
 }
 
+// TestDeadWhileOthersFail: that one slice can't be written keeps nothing dead, and nothing refused, in service in another.
+func TestDeadWhileOthersFail(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 5)(w)
+	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {minHealthyPercent: 60}, targets: [
+		{name: a, address: 203.0.113.1, ports: [{name: http, port: 6432}]}, {name: c, address: 203.0.113.3, ports: [{name: http, port: 6432}]},
+		{name: d, address: 203.0.113.4, ports: [{name: http, port: 6432}]}, {name: b, address: 203.0.113.2, priority: 1}]}`)
+	w.settle()
+	w.refuse = func(o client.Object) error {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Endpoints[0].Addresses[0] == "203.0.113.2" {
+			return apierrors.NewTooManyRequests("slow down", 1)
+		}
+		return nil
+	}
+	verdict(probe.Unhealthy, 1, 2)(w)
+	verdict(probe.Unhealthy, 4, 5)(w)
+	for range 3 {
+		if _, err := w.reconcile(); err == nil {
+			t.Error("it is not tried again")
+		}
+	}
+	w.expectReady("http", "203.0.113.3")
+	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.4/32")}
+	w.reconciler.policies.changed()
+	_, _ = w.reconcile()
+	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.4")]; ok {
+		t.Error("what policy refuses stays")
+	}
+	w.refuse = func(client.Object) error { return nil }
+	w.settle()
+	w.expectReady("http", "203.0.113.2")
+}
+
+// TestPortAddedWithoutSlices: the slices that are there follow, although those that are to replace them can't be created.
+func TestPortAddedWithoutSlices(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 4)(w)
+	w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}], ` + literalSpec[1:strings.Index(literalSpec, ", targets")] + `, healthCheck: {tcpSocket: {}}}`)
+	w.settle()
+	w.refuse = func(o client.Object) error {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
+			return apierrors.NewForbidden(schema.GroupResource{}, s.Name, errors.New("exceeded quota"))
+		}
+		return nil
+	}
+	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}, {name: more, port: 81, protocol: TCP}]}`)
+	_, _ = w.reconcile()
+	verdict(probe.Unhealthy, 1, 2)(w)
+	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.3/32")}
+	w.reconciler.policies.changed()
+	_, _ = w.reconcile()
+	w.expectReady("http", "203.0.113.2")
+	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.3")]; ok {
+		t.Error("what policy refuses stays")
+	}
+	before := w.writes
+	_, _ = w.reconcile()
+	if w.writes != before {
+		t.Error("what is as it can be is written again")
+	}
+}
+
+// TestTypeRefused: a type that the Service can't be given takes nothing away.
+func TestTypeRefused(t *testing.T) {
+	for name, spec := range map[string]string{
+		"headless, and the port renamed": `{service: {type: Headless}, ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`,
+		"headless":                       `{service: {type: Headless}}`,
+		"an alias":                       `{service: {type: ExternalName}, targets: [{name: a, hostname: db.example.com}], healthCheck: null}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			verdict(probe.Healthy, 1, 3)(w)
+			w.spec(literalSpec)
+			w.settle()
+			w.refuse = services
+			w.spec(spec)
+			w.settle()
+			w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+			w.expectReady("http", "203.0.113.1", "203.0.113.2")
+		})
+	}
+}
+
+// TestTwoPortsRenamed: two targets at one address keep their own conditions behind the old port.
+func TestTwoPortsRenamed(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	const spec = `{ports: [{name: NAME, port: 80, protocol: TCP, targetPort: 6432}], healthCheck: {tcpSocket: {}}, failover: {pinnedPriority: 0},
+		targets: [{name: a, address: 203.0.113.1, ports: [{name: NAME, port: 6432}]}, {name: b, address: 203.0.113.1, priority: 1, ports: [{name: NAME, port: 6433}]}]}`
+	w.spec(strings.ReplaceAll(spec, "NAME", "http"))
+	w.settle()
+	w.expectReady("http", "203.0.113.1")
+	w.refuse = services
+	w.spec(strings.ReplaceAll(spec, "NAME", "web"))
+	w.settle()
+	w.expectReady("http", "203.0.113.1")
+	w.spec(`{failover: {pinnedPriority: 1}}`)
+	w.settle()
+	w.expectReady("http", "203.0.113.1")
+}
+
 // TestNotTakenOver: what others publish behind a Service is theirs until the Service is ours.
 func TestNotTakenOver(t *testing.T) {
 	adoption := stories[len(stories)-1]
@@ -308,6 +409,52 @@ func TestHeldByFinalizer(t *testing.T) {
 			}
 		})
 	}
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	b := w.backend()
+	b.Finalizers = []string{"example.com/hold"}
+	w.ok(w.live.Update(t.Context(), b))
+	w.ok(w.live.Delete(t.Context(), b))
+	var s corev1.Service
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	w.ok(w.live.Delete(t.Context(), &s))
+	w.settle()
+	if err := w.live.Get(t.Context(), shop, &s); !apierrors.IsNotFound(err) {
+		t.Errorf("the Service that somebody deleted after it: %v", err)
+	}
+}
+
+// TestLostForAMoment: what was known of endpoints outlives a Service that is made anew only at the second try.
+func TestLostForAMoment(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failback: Manual},
+		targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, priority: 1}]}`)
+	w.settle()
+	verdict(probe.Unhealthy, 1, 2)(w)
+	w.settle()
+	verdict(probe.Healthy, 1, 2)(w)
+	w.settle()
+	w.expectReady("http", "203.0.113.2")
+	for _, o := range w.objects() {
+		if _, ok := o.(*v1alpha1.ExternalBackend); !ok {
+			w.ok(w.live.Delete(t.Context(), o))
+		}
+	}
+	w.refuse = func(o client.Object) error {
+		if _, ok := o.(*corev1.Service); ok {
+			return apierrors.NewInternalError(errors.New("a webhook is down"))
+		}
+		return nil
+	}
+	if _, err := w.reconcile(); err == nil {
+		t.Error("it is not tried again")
+	}
+	w.refuse = func(client.Object) error { return nil }
+	w.settle()
+	w.expectReady("http", "203.0.113.2")
 }
 
 const referring = `{healthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}}}`

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -166,41 +165,12 @@ func GainsPorts(live, next *corev1.Service) bool {
 	})
 }
 
-// StillServed are the endpoints of desired at ports that live, a Service that could not be written, still has and next has no more: what existing publishes there goes on, and follows
-// what is desired of its address.
-func StillServed(live, next *corev1.Service, desired []Endpoint, existing []*discoveryv1.EndpointSlice) []Endpoint {
-	at := make(map[netip.Addr]*Endpoint, len(desired))
-	for i := range desired {
-		if e := &desired[i]; at[e.Addr] == nil {
-			at[e.Addr] = e
-		}
-	}
-	type place struct {
-		addr  netip.Addr
-		ports string
-	}
-	var served []Endpoint
-	known := map[place]bool{}
-	for _, s := range existing {
-		ports := portsOf(s, nil)
-		if !slices.ContainsFunc(ports, func(p Port) bool {
-			port := &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol}
-			return ServesPort(live, port) && !ServesPort(next, port)
-		}) {
-			continue
-		}
-		key := string(appendGroupKey(nil, s.AddressType, ports))
-		for i := range s.Endpoints {
-			addr, ok := firstAddress(&s.Endpoints[i])
-			if want := at[addr]; ok && want != nil && !known[place{addr, key}] {
-				known[place{addr, key}] = true
-				e := *want
-				e.Ports = ports
-				served = append(served, e)
-			}
-		}
-	}
-	return served
+// Carries tells whether a slice stands behind a port that live has and next has not: as long as the Service can't be written, traffic goes there.
+func Carries(s *discoveryv1.EndpointSlice, live, next *corev1.Service) bool {
+	return slices.ContainsFunc(portsOf(s, nil), func(p Port) bool {
+		port := &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol}
+		return ServesPort(live, port) && !ServesPort(next, port)
+	})
 }
 
 // crossesHeadless: the API server refuses the step from a virtual IP to none, or back, but takes both through ExternalName, which keeps the object.

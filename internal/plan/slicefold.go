@@ -111,5 +111,6 @@ func (p *planner) move(g *group, from, to *slot) {
 		}
 	}
 	p.put(to, from.members)
+	to.receives = to.receives || from.flipped || from.receives
 	from.members, from.size = nil, 0
 }

@@ -60,7 +60,8 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 	s.size = 0
 	for i, at := range match {
 		if at < 0 || placed[at] || s.size == p.template.Max {
-			match[i], s.written, s.loses = -1, true, true
+			s.loses = s.loses || at >= 0 // it is to be found elsewhere
+			match[i], s.written = -1, true
 			s.relaxes = s.relaxes || orTrue(s.slice.Endpoints[i].Conditions.Ready)
 			continue
 		}

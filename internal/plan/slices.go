@@ -79,6 +79,29 @@ func Strands(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.End
 	return false
 }
 
+// Follow is what standing, endpoints that can't be taken away yet, should say: what desired says of the same target at the same address, whatever its ports. What is desired no
+// more is not among them.
+func Follow(standing, desired []Endpoint) []Endpoint {
+	at := make(map[netip.Addr][]*Endpoint, len(desired))
+	for i := range desired {
+		at[desired[i].Addr] = append(at[desired[i].Addr], &desired[i])
+	}
+	var out []Endpoint
+	for _, e := range standing {
+		heirs := at[e.Addr]
+		if i := slices.IndexFunc(heirs, func(h *Endpoint) bool { return h.Target == e.Target && len(heirs) > 1 }); i >= 0 {
+			heirs = heirs[i:]
+		}
+		if len(heirs) > 0 {
+			ports := e.Ports
+			e = *heirs[0]
+			e.Ports = ports
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // Readies reports whether writing next over current (nil: as a new slice) makes an endpoint ready.
 func Readies(current, next *discoveryv1.EndpointSlice) bool {
 	return turns(current, next, func(was, is *discoveryv1.EndpointConditions) bool {
@@ -86,11 +109,20 @@ func Readies(current, next *discoveryv1.EndpointSlice) bool {
 	})
 }
 
-// Retires reports whether writing next over current takes readiness from an endpoint that goes on serving: its traffic is another one's from then on.
-func Retires(current, next *discoveryv1.EndpointSlice) bool {
-	return turns(current, next, func(was, is *discoveryv1.EndpointConditions) bool {
-		return was != nil && orTrue(was.Ready) && is != nil && !orTrue(is.Ready) && orTrue(is.Serving) && !isTrue(is.Terminating)
-	})
+// KeepReady leaves those endpoints of next ready that are so in current and go on serving: their traffic is to be another one's, which could not be made ready.
+func KeepReady(current, next *discoveryv1.EndpointSlice) {
+	was := make(map[string]bool, len(current.Endpoints))
+	for i := range current.Endpoints {
+		if e := &current.Endpoints[i]; len(e.Addresses) > 0 {
+			was[e.Addresses[0]] = orTrue(e.Conditions.Ready)
+		}
+	}
+	for i := range next.Endpoints {
+		e := &next.Endpoints[i]
+		if c := &e.Conditions; len(e.Addresses) > 0 && was[e.Addresses[0]] && orTrue(c.Serving) && !isTrue(c.Terminating) {
+			c.Ready = new(true)
+		}
+	}
 }
 
 // turns reports whether so is true of what any endpoint of next was and is.
@@ -150,13 +182,14 @@ type slot struct {
 	first int                        // where its part of group.match begins
 	size  int                        // endpoints that it will hold
 
-	written bool // has to be written
-	gains   bool // endpoints come in
-	flipped bool // an endpoint that stays changes its conditions
-	readies bool // an endpoint becomes ready, or comes in so
-	relaxes bool // a ready endpoint is to be so no more, or goes
-	loses   bool // an endpoint goes
-	leaving bool // being deleted by someone else, only a finalizer keeps it
+	written  bool // has to be written
+	gains    bool // endpoints come in
+	flipped  bool // an endpoint that stays changes its conditions
+	readies  bool // an endpoint becomes ready, or comes in so
+	relaxes  bool // a ready endpoint is to be so no more, or goes
+	loses    bool // an endpoint goes
+	receives bool // takes over the endpoints of a slice that is written once more before
+	leaving  bool // being deleted by someone else, only a finalizer keeps it
 
 	members []int32 // into desired; only where written
 	// zone and target are the fate of the endpoint in the middle: where most of a slice belongs.
@@ -180,25 +213,28 @@ type rewrite struct {
 // that moves from one slice to another finds an endpoint at all times. early: its endpoints move elsewhere afterwards.
 func (s *slot) turn(early bool) int {
 	more := s.readies || !s.relaxes
+	free := !early && !s.receives && !s.loses && s.readies // waits for nobody
 	switch {
 	case early && s.readies && !s.relaxes:
 		return 0
-	case !early && !s.gains && !s.loses && s.readies && !s.relaxes:
+	case free && !s.relaxes:
 		return 1
-	case early:
+	case free:
 		return 2
-	case !s.loses && s.readies && !s.relaxes:
+	case early:
 		return 3
-	case s.gains && more:
+	case !s.loses && s.readies && !s.relaxes:
 		return 4
-	case !s.loses && more:
+	case s.gains && more:
 		return 5
-	case s.gains:
+	case !s.loses && more:
 		return 6
-	case s.readies:
+	case s.gains:
 		return 7
+	case s.readies:
+		return 8
 	}
-	return 8
+	return 9
 }
 
 // changes puts the writes into an order that does not depend on that of the input.

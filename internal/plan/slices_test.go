@@ -439,3 +439,50 @@ func TestSliceMovesOnceTold(t *testing.T) {
 		t.Errorf("%d slices are left", len(stored))
 	}
 }
+
+// TestHandingOver: a tier in one group of slices takes over from a tier in another without a moment in which none is ready, whatever else changes.
+func TestHandingOver(t *testing.T) {
+	in := func(target, addr string, port int32, ready bool) Endpoint {
+		e := at(target, addr)
+		e.Ports, e.Ready = []Port{{Name: "http", Port: port, Protocol: "TCP"}}, ready
+		return e
+	}
+	// Three light slices of four that change, of which one has to be emptied.
+	var light, lighter []Endpoint
+	for i, zone := range []string{"a", "c", "d"} {
+		for j := range 4 {
+			e := in(zone, fmt.Sprintf("10.0.%d.%d", i, j+1), 1, i+j == 0)
+			e.Zone = zone
+			light = append(light, e)
+			if j < 2 {
+				e.Ready, e.Serving = false, e.Ready
+				lighter = append(lighter, e)
+			}
+		}
+	}
+	for name, c := range map[string]struct{ before, after []Endpoint }{
+		"one moves, the other loses one": {
+			[]Endpoint{in("a", "203.0.113.1", 1, true), in("b", "203.0.113.2", 2, false), in("b", "203.0.113.3", 2, false)},
+			[]Endpoint{in("a", "203.0.113.9", 1, false), in("b", "203.0.113.2", 2, true)},
+		},
+		"one grows, the other loses one": {
+			[]Endpoint{in("a", "203.0.113.1", 1, true), in("b", "203.0.113.2", 2, false), in("b", "203.0.113.3", 2, false)},
+			[]Endpoint{in("a", "203.0.113.1", 1, false), in("a", "203.0.113.9", 1, false), in("b", "203.0.113.2", 2, true)},
+		},
+		"one is folded, the other grows": {
+			append(slices.Clone(light), in("b", "203.0.113.2", 2, false)),
+			append(slices.Clone(lighter), in("b", "203.0.113.2", 2, true), in("b", "203.0.113.3", 2, true)),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			template, stored := testTemplate(4), cluster{}
+			stored.plan(t, template, c.before)
+			for i, w := range writesOf(Slices(template, c.after, stored.list())) {
+				stored.apply(t, w)
+				if !slices.ContainsFunc(Published(stored.list()).Endpoints, func(e Endpoint) bool { return e.Ready }) {
+					t.Errorf("after write %d, %s %s, nothing is ready", i+1, w.verb, w.slice.Name)
+				}
+			}
+		})
+	}
+}

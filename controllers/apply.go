@@ -51,7 +51,12 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			o.lag(p.Write)
 			return
 		default:
-			err = r.writeService(ctx, p.Write, m)
+			if p.HeadlessChanged {
+				err = r.rehearse(ctx, b, p.Write, o.left)
+			}
+			if err == nil {
+				err = r.writeService(ctx, p.Write, m)
+			}
 		}
 		switch {
 		case err == nil:
@@ -63,7 +68,11 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 				return
 			}
 		default:
-			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err)), retriable(err))
+			message := fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err))
+			if o.service != nil && o.service.Spec.ExternalName == plan.Nowhere && o.service.Spec.Type != p.Write.Spec.Type {
+				message += "; until it can, it leads nowhere"
+			}
+			out.fail(v1alpha1.ReasonApplyFailed, message, retriable(err))
 			out.next = earlier(out.next, r.now().Add(refusedRetry))
 			o.lag(p.Write)
 			return
@@ -84,6 +93,24 @@ func (o *observation) lag(next *corev1.Service) {
 		o.lagging, o.service = o.service, o.service.DeepCopy()
 		o.service.Spec.Ports = next.Spec.Ports
 	}
+}
+
+// rehearse asks the API server whether it would take the Service that a step through ExternalName is to lead to, since from there is no way back to the virtual IP. It is asked to
+// create one like it, as if. A quota or a webhook that can't answer that says nothing against it.
+func (r *Reconciler) rehearse(ctx context.Context, b *v1alpha1.ExternalBackend, half *corev1.Service, left bool) error {
+	p := plan.Service(b, half, left)
+	if p.Write == nil {
+		return nil
+	}
+	trial := p.Write
+	trial.ObjectMeta = metav1.ObjectMeta{
+		GenerateName: "rehearsal-", Namespace: trial.Namespace, Labels: trial.Labels, Annotations: trial.Annotations, OwnerReferences: trial.OwnerReferences,
+	}
+	err := r.Create(ctx, trial, client.DryRunAll)
+	if apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota") {
+		return nil
+	}
+	return err
 }
 
 func (r *Reconciler) writeService(ctx context.Context, s *corev1.Service, m *memory) error {

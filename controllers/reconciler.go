@@ -199,7 +199,7 @@ func (o *outcome) fail(reason, message string, err error) {
 	if o.status.Programmed == "" || o.status.Programmed == v1alpha1.ReasonProgrammed {
 		o.status.Programmed, o.status.ProgrammedMessage = reason, message
 	}
-	if err != nil && o.err == nil {
+	if err != nil && o.err == nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) { // all of it goes with its namespace
 		o.err = err
 	}
 }

@@ -17,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
+	"github.com/external-backend/operator/internal/resolve"
 )
 
 // invalid is how the API server refuses what will not become right by itself.
@@ -287,6 +289,83 @@ func TestTypeRefused(t *testing.T) {
 			w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
 			w.expectReady("http", "203.0.113.1", "203.0.113.2")
 		})
+	}
+}
+
+// TestCrossingRefused: a Service that may not become headless, or may not be so no more, does not even set out.
+func TestCrossingRefused(t *testing.T) {
+	for from, to := range map[string]string{"ClusterIP": "Headless", "Headless": "NodePort"} {
+		t.Run(from+" to "+to, func(t *testing.T) {
+			w := newWorld(t)
+			verdict(probe.Healthy, 1, 3)(w)
+			w.spec(`{service: {type: ` + from + `}, ` + literalSpec[1:])
+			w.settle()
+			var before, after corev1.Service
+			w.ok(w.live.Get(t.Context(), shop, &before))
+			w.refuse = func(o client.Object) error {
+				s, ok := o.(*corev1.Service)
+				if ok && (to == "Headless" && plan.Headless(s) || s.Spec.Type == corev1.ServiceType(to)) {
+					return invalid(o)
+				}
+				return nil
+			}
+			w.spec(`{service: {type: ` + to + `}}`)
+			w.settle()
+			w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+			w.ok(w.live.Get(t.Context(), shop, &after))
+			if after.ResourceVersion != before.ResourceVersion {
+				t.Errorf("the Service has become %+v", after.Spec)
+			}
+			verdict(probe.Unhealthy, 1, 2)(w)
+			w.settle()
+			w.expectReady("http", "203.0.113.2")
+			w.refuse = func(client.Object) error { return nil }
+			w.settle()
+			w.expectReady("http", "203.0.113.2")
+			w.ok(w.live.Get(t.Context(), shop, &after))
+			if after.UID != before.UID || plan.Headless(&after) != (to == "Headless") {
+				t.Errorf("the Service has become %+v", after.Spec)
+			}
+		})
+	}
+}
+
+// TestNamespaceGoes: what can't be created in a namespace that is being deleted is nobody's error.
+func TestNamespaceGoes(t *testing.T) {
+	w := newWorld(t)
+	w.refuse = func(o client.Object) error {
+		err := apierrors.NewForbidden(schema.GroupResource{}, o.GetName(), errors.New("the namespace is being terminated"))
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+		if _, ok := o.(*v1alpha1.ExternalBackend); ok {
+			return nil
+		}
+		return err
+	}
+	w.spec(literalSpec)
+	if _, err := w.reconcile(); err != nil {
+		t.Error(err)
+	}
+	w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+}
+
+// TestRestartWithoutAnswers: a restart tells nothing new of names that nobody answers for.
+func TestRestartWithoutAnswers(t *testing.T) {
+	w := newWorld(t)
+	w.spec(poolSpec)
+	failed := map[string]resolve.Answer{"pool.example.com": {Status: resolve.Failed}}
+	w.resolver.known = failed
+	w.settle()
+	if tier := w.backend().Status.ActivePriority; tier != nil {
+		t.Fatalf("tier %d is active, of which there are no addresses", *tier)
+	}
+	before := w.writes
+	w.resolver.known = nil
+	w.restart()
+	w.settle()
+	w.resolver.known = failed
+	w.settle()
+	if w.writes != before {
+		t.Errorf("%d writes after a restart", w.writes-before)
 	}
 }
 

@@ -363,7 +363,7 @@ type Target struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$')`,message="must be a lower-case FQDN of two labels or more without trailing dot, such as db.example.com"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('\\.([0-9]+|0x[0-9a-f]*)$')`,message="must not have the form of an IP address"
 	Hostname string `json:"hostname,omitempty"`
 
@@ -373,7 +373,7 @@ type Target struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)+$')`,message="must be a lower-case FQDN of two labels or more without trailing dot, such as _http._tcp.example.com"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('\\.([0-9]+|0x[0-9a-f]*)$')`,message="must not have the form of an IP address"
 	SRVName string `json:"srvName,omitempty"`
 

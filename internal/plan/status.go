@@ -120,6 +120,9 @@ func (w *statusWriter) count() {
 	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
 	w.out.Endpoints = &c
 	w.out.ActivePriority = w.Publication.Tier.Active
+	if w.Publication.Tier.Unjudged && w.Before.ActivePriority == nil && w.Before.ObservedGeneration == w.Backend.Generation {
+		w.out.ActivePriority = nil // after a restart what was said holds until there is a verdict, or an answer
+	}
 }
 
 func count(yes bool) int {

@@ -32,6 +32,8 @@ type TierState struct {
 	Active *int32
 	// None: there are endpoints, all judged, and no tier qualifies.
 	None bool
+	// Unjudged: Active is only the first that may qualify once it has been judged.
+	Unjudged bool
 	// Since tells from when on each tier that qualifies has done so without a break. It is held in memory alone: a restart starts it anew, which can only lengthen a delay.
 	Since map[int32]time.Time
 }
@@ -85,7 +87,7 @@ func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierSt
 	case blocked && prev.None:
 		next.None = true
 	case blocked:
-		next.Active = new(first.Priority)
+		next.Active, next.Unjudged = new(first.Priority), true
 	case best == nil: // none qualifies
 		next.None = first != nil
 	case active == nil:

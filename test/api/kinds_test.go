@@ -115,7 +115,7 @@ func TestStatus(t *testing.T) {
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(b), got); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(v1alpha1.ExternalBackendStatus{}, got.Status); diff != "" {
+	if diff := cmp.Diff(v1alpha1.ExternalBackendStatus{ObservedGeneration: -1}, got.Status); diff != "" {
 		t.Errorf("written with the spec:\n%s", diff)
 	}
 	b.ResourceVersion = got.ResourceVersion

@@ -33,6 +33,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		return
 	}
 	b = o.asPermitted(b)
+	var former *corev1.Service // as it was before it set out for headlessness, or back
 	for writes := 0; ; writes++ {
 		p := plan.Service(b, o.service, o.left)
 		var err error
@@ -45,6 +46,10 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			out.fail(v1alpha1.ReasonServiceConflict, p.Conflict, nil)
 			return
 		case p.Write == nil:
+			return
+		case p.HeadlessChanged && m.stays.generation == b.Generation:
+			out.fail(v1alpha1.ReasonApplyFailed, m.stays.why, nil)
+			o.lag(p.Write)
 			return
 		case writes == maxServiceWrites:
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: others change it all the time.", p.Write.Name), errContended)
@@ -61,6 +66,9 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		switch {
 		case err == nil:
 			out.notes = append(out.notes, serviceNotes(p)...)
+			if p.HeadlessChanged {
+				former = o.service
+			}
 			o.service = p.Write
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err) && o.service == nil, apierrors.IsNotFound(err) && o.service != nil:
 			if o.service, err = r.liveService(ctx, client.ObjectKeyFromObject(p.Write)); err != nil {
@@ -69,7 +77,11 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			}
 		default:
 			message := fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err))
-			if o.service != nil && o.service.Spec.ExternalName == plan.Nowhere && o.service.Spec.Type != p.Write.Spec.Type {
+			switch {
+			case former != nil && (retriable(err) == nil || apierrors.IsForbidden(err)) && r.goBack(ctx, o, former, m):
+				message += "; it is as it was, and this change of type is not tried again before the spec changes"
+				m.stays.generation, m.stays.why = b.Generation, message
+			case o.service != nil && o.service.Spec.ExternalName == plan.Nowhere && o.service.Spec.Type != p.Write.Spec.Type:
 				message += "; until it can, it leads nowhere"
 			}
 			out.fail(v1alpha1.ReasonApplyFailed, message, retriable(err))
@@ -95,8 +107,19 @@ func (o *observation) lag(next *corev1.Service) {
 	}
 }
 
+// goBack gives the Service its former spec back, ClusterIP and node ports included, and reports whether it could.
+func (r *Reconciler) goBack(ctx context.Context, o *observation, former *corev1.Service, m *memory) bool {
+	back := o.service.DeepCopy()
+	back.Spec = former.Spec
+	if err := r.writeService(ctx, back, m); err != nil {
+		return false
+	}
+	o.service = back
+	return true
+}
+
 // rehearse asks the API server whether it would take the Service that a step through ExternalName is to lead to, since from there is no way back to the virtual IP. It is asked to
-// create one like it, as if. A quota or a webhook that can't answer that says nothing against it.
+// create one like it, as if. A quota or a webhook that can't answer that says nothing against it. Not all that can be refused is, such as a node port out of range.
 func (r *Reconciler) rehearse(ctx context.Context, b *v1alpha1.ExternalBackend, half *corev1.Service, left bool) error {
 	p := plan.Service(b, half, left)
 	if p.Write == nil {

@@ -41,6 +41,11 @@ type memory struct {
 	service writtenService
 	slices  map[string]written
 	deleted map[types.UID]bool
+	// stays: of this generation it is known why its Service can't become headless, or can't be so no more.
+	stays struct {
+		generation int64
+		why        string
+	}
 
 	// taken are names of slices that other people's objects have.
 	taken map[string]bool

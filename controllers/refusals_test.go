@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
@@ -292,38 +295,51 @@ func TestTypeRefused(t *testing.T) {
 	}
 }
 
-// TestCrossingRefused: a Service that may not become headless, or may not be so no more, does not even set out.
+// TestCrossingRefused: a Service that may not become headless, or may not be so no more, does not set out; or where that could not be foreseen it comes back, and tries no more.
 func TestCrossingRefused(t *testing.T) {
-	for from, to := range map[string]string{"ClusterIP": "Headless", "Headless": "NodePort"} {
-		t.Run(from+" to "+to, func(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		foreseen bool
+	}{{"ClusterIP", "Headless", true}, {"Headless", "NodePort", true}, {"ClusterIP", "Headless", false}, {"Headless", "NodePort", false}} {
+		t.Run(fmt.Sprintf("%s to %s, foreseen %t", c.from, c.to, c.foreseen), func(t *testing.T) {
 			w := newWorld(t)
 			verdict(probe.Healthy, 1, 3)(w)
-			w.spec(`{service: {type: ` + from + `}, ` + literalSpec[1:])
+			w.spec(`{service: {type: ` + c.from + `}, ` + literalSpec[1:])
 			w.settle()
 			var before, after corev1.Service
 			w.ok(w.live.Get(t.Context(), shop, &before))
+			tries := 0
 			w.refuse = func(o client.Object) error {
 				s, ok := o.(*corev1.Service)
-				if ok && (to == "Headless" && plan.Headless(s) || s.Spec.Type == corev1.ServiceType(to)) {
+				if ok && (c.foreseen || s.UID != "") && (c.to == "Headless" && plan.Headless(s) || s.Spec.Type == corev1.ServiceType(c.to)) {
+					tries++
 					return invalid(o)
 				}
 				return nil
 			}
-			w.spec(`{service: {type: ` + to + `}}`)
+			w.spec(`{service: {type: ` + c.to + `}}`)
 			w.settle()
 			w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
 			w.ok(w.live.Get(t.Context(), shop, &after))
-			if after.ResourceVersion != before.ResourceVersion {
-				t.Errorf("the Service has become %+v", after.Spec)
+			if diff := cmp.Diff(before.Spec, after.Spec); diff != "" {
+				t.Errorf("the Service is not as it was:\n%s", diff)
 			}
+			if c.foreseen && after.ResourceVersion != before.ResourceVersion {
+				t.Error("it has set out")
+			}
+			tries = 0
 			verdict(probe.Unhealthy, 1, 2)(w)
 			w.settle()
 			w.expectReady("http", "203.0.113.2")
+			if !c.foreseen && tries > 0 {
+				t.Error("it has set out again")
+			}
 			w.refuse = func(client.Object) error { return nil }
+			w.spec(`{service: {labels: {team: shop}, type: ` + c.to + `}}`)
 			w.settle()
 			w.expectReady("http", "203.0.113.2")
 			w.ok(w.live.Get(t.Context(), shop, &after))
-			if after.UID != before.UID || plan.Headless(&after) != (to == "Headless") {
+			if after.UID != before.UID || plan.Headless(&after) != (c.to == "Headless") {
 				t.Errorf("the Service has become %+v", after.Spec)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -247,6 +248,8 @@ func TestRefusedByAPIServer(t *testing.T) {
 			"ipFamilies[0]"},
 		{"node-port", "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30412}]\ntargets: [{name: a, address: 198.51.100.1}]",
 			"service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 80}]\ntargets: [{name: a, address: 198.51.100.1}]", "spec.ports[0].nodePort"},
+		{"no-longer-headless", "service: {type: Headless}" + onePort,
+			"service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 80}]\ntargets: [{name: a, address: 198.51.100.1}]", "spec.ports[0].nodePort"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
@@ -259,8 +262,12 @@ func TestRefusedByAPIServer(t *testing.T) {
 			waitMessage(h, tc.name, "Programmed", tc.field)
 			wantStalled(h, tc.name, "")
 			h.WaitStates(tc.name, oneEndpoint)
-			if now := h.Service(tc.name); now.UID != service.UID || now.DeletionTimestamp != nil || now.ResourceVersion != service.ResourceVersion {
+			now := h.Service(tc.name)
+			if now.UID != service.UID || now.DeletionTimestamp != nil || !equality.Semantic.DeepEqual(now.Spec, service.Spec) {
 				t.Errorf("the Service is not the one that it was: %+v", now)
+			}
+			if setsOut := tc.name == "no-longer-headless"; now.ResourceVersion != service.ResourceVersion && !setsOut {
+				t.Error("the Service has been written")
 			}
 			h.WaitEvent(tc.name, "ApplyFailed")
 			apply(h, tc.name, tc.good)

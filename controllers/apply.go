@@ -33,7 +33,6 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		return
 	}
 	b = o.asPermitted(b)
-	var former *corev1.Service // as it was before it set out for headlessness, or back
 	for writes := 0; ; writes++ {
 		p := plan.Service(b, o.service, o.left)
 		var err error
@@ -47,8 +46,8 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			return
 		case p.Write == nil:
 			return
-		case p.HeadlessChanged && m.stays.generation == b.Generation:
-			out.fail(v1alpha1.ReasonApplyFailed, m.stays.why, nil)
+		case p.HeadlessChanged && m.crossing.refused(b):
+			out.fail(v1alpha1.ReasonApplyFailed, m.crossing.why, nil)
 			o.lag(p.Write)
 			return
 		case writes == maxServiceWrites:
@@ -67,7 +66,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		case err == nil:
 			out.notes = append(out.notes, serviceNotes(p)...)
 			if p.HeadlessChanged {
-				former = o.service
+				m.crossing = crossing{from: o.service}
 			}
 			o.service = p.Write
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err) && o.service == nil, apierrors.IsNotFound(err) && o.service != nil:
@@ -78,9 +77,9 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		default:
 			message := fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err))
 			switch {
-			case former != nil && (retriable(err) == nil || apierrors.IsForbidden(err)) && r.goBack(ctx, o, former, m):
-				message += "; it is as it was, and this change of type is not tried again before the spec changes"
-				m.stays.generation, m.stays.why = b.Generation, message
+			case (retriable(err) == nil || apierrors.IsForbidden(err)) && r.goBack(ctx, o, m):
+				message += "; it is as it was, and this change of type is not tried again before spec.service or spec.ports changes"
+				m.crossing = crossing{service: b.Spec.Service, ports: b.Spec.Ports, why: message}
 			case o.service != nil && o.service.Spec.ExternalName == plan.Nowhere && o.service.Spec.Type != p.Write.Spec.Type:
 				message += "; until it can, it leads nowhere"
 			}
@@ -107,10 +106,29 @@ func (o *observation) lag(next *corev1.Service) {
 	}
 }
 
-// goBack gives the Service its former spec back, ClusterIP and node ports included, and reports whether it could.
-func (r *Reconciler) goBack(ctx context.Context, o *observation, former *corev1.Service, m *memory) bool {
+// crossing is a Service's way to headlessness, or back.
+type crossing struct {
+	// from is the Service before it set out; nil where it has not.
+	from *corev1.Service
+	// service and ports are what was asked for where the API server refused it, and why.
+	service *v1alpha1.Service
+	ports   []v1alpha1.Port
+	why     string
+}
+
+// refused tells whether what b asks for has been refused.
+func (c *crossing) refused(b *v1alpha1.ExternalBackend) bool {
+	return c.why != "" && equality.Semantic.DeepEqual(c.service, b.Spec.Service) && equality.Semantic.DeepEqual(c.ports, b.Spec.Ports)
+}
+
+// goBack gives a Service that has set out its former spec back, ClusterIP and node ports included, and reports whether it did.
+func (r *Reconciler) goBack(ctx context.Context, o *observation, m *memory) bool {
+	from := m.crossing.from
+	if from == nil || o.service == nil || o.service.UID != from.UID || o.service.Spec.ExternalName != plan.Nowhere {
+		return false
+	}
 	back := o.service.DeepCopy()
-	back.Spec = former.Spec
+	back.Spec = from.Spec
 	if err := r.writeService(ctx, back, m); err != nil {
 		return false
 	}
@@ -238,6 +256,7 @@ func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
 	err := w.Create(w.ctx, s)
 	if err == nil {
 		w.wrote = true
+		w.current[s.Name] = s
 		w.memory.createdSlice(s, w.now())
 		return
 	}
@@ -257,7 +276,7 @@ func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
 
 // write updates a slice. Where an endpoint could not be made ready it leaves readiness with those that were to hand it on.
 func (w *sliceWriter) write(s *discoveryv1.EndpointSlice) {
-	if current := w.current[s.Name]; w.unready && current != nil && !plan.Readies(current, s) {
+	if current := w.current[s.Name]; w.unready && current != nil && !plan.Readies(current, s) && !w.handedOn(s.AddressType) {
 		plan.KeepReady(current, s)
 		if equality.Semantic.DeepEqual(current, s) {
 			return
@@ -266,6 +285,7 @@ func (w *sliceWriter) write(s *discoveryv1.EndpointSlice) {
 	err := w.Update(w.ctx, s)
 	if err == nil {
 		w.wrote = true
+		w.current[s.Name] = s
 		w.memory.updatedSlice(s)
 		return
 	}
@@ -283,13 +303,27 @@ func (w *sliceWriter) delete(s *discoveryv1.EndpointSlice) {
 	}
 }
 
+// handedOn reports whether an endpoint of that family stands ready that is to be.
+func (w *sliceWriter) handedOn(family discoveryv1.AddressType) bool {
+	var standing []*discoveryv1.EndpointSlice
+	for _, s := range w.current {
+		if s.AddressType == family {
+			standing = append(standing, s)
+		}
+	}
+	return plan.HandedOn(plan.Published(standing).Endpoints, w.desired)
+}
+
 // follow keeps a slice true that can't be given up yet: of its endpoints those stay that are still wanted and permitted there, and say what is wanted of them.
 func (w *sliceWriter) follow(name string) {
 	s := w.current[name]
+	if s.DeletionTimestamp != nil {
+		return
+	}
 	standing, _ := plan.Refused(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints, w.memory.named, permit(w.view), permitUnnamed(w.view))
 	front := w.front(w.backend, w.memory)
 	template := w.template(w.backend, w.observation, w.memory, &front)
-	template.Max = max(template.Max, len(s.Endpoints))
+	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), plan.OwnLabels(s)
 	c := plan.Slices(template, plan.Follow(standing, w.desired), []*discoveryv1.EndpointSlice{s})
 	for _, s := range c.Update {
 		w.write(s)
@@ -303,6 +337,7 @@ func (w *sliceWriter) remove(s *discoveryv1.EndpointSlice) {
 	err := w.Delete(w.ctx, s, client.Preconditions{UID: &s.UID})
 	if err == nil || apierrors.IsNotFound(err) {
 		w.wrote = true
+		delete(w.current, s.Name)
 		w.memory.deletedSlice(s)
 		return
 	}

@@ -38,14 +38,10 @@ type memory struct {
 
 	// service and slices are what was written last, until the cache has seen it, so that a stale cache, or an API server that can be written but not watched,
 	// makes nobody plan on what is past.
-	service writtenService
-	slices  map[string]written
-	deleted map[types.UID]bool
-	// stays: of this generation it is known why its Service can't become headless, or can't be so no more.
-	stays struct {
-		generation int64
-		why        string
-	}
+	service  writtenService
+	slices   map[string]written
+	deleted  map[types.UID]bool
+	crossing crossing
 
 	// taken are names of slices that other people's objects have.
 	taken map[string]bool

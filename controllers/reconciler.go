@@ -233,7 +233,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	default:
 		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
 		if len(o.slices) == 0 || o.service == nil { // what worked before others came goes on working
-			r.lost(ctx, b, o, m, &out)
+			r.lost(b, o, m, &out)
 			return out
 		}
 	}
@@ -243,7 +243,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
 		r.withdraw(ctx, b, o, m, &out)
 	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
-		r.lost(ctx, b, o, m, &out)
+		r.lost(b, o, m, &out)
 	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName: // half-way between ClusterIP and Headless: the slices wait
 	case o.service == nil && len(o.slices) == 0:
 		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
@@ -271,16 +271,24 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	r.stop(b, m)
 	r.applySlices(ctx, b, o, m, plan.SliceChanges{Delete: o.slices}, out)
-	candidates := plan.NoEndpoints(b, o.nameNotes(b))
-	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
+	r.nothing(b, o, out)
 }
 
 // lost ends what was done for endpoints that have gone with their Service, and tells that they have.
-func (r *Reconciler) lost(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
-	if e := o.status.Endpoints; len(o.slices) > 0 || e == nil || e.Total == 0 || out.err != nil { // what is tried again soon may well succeed, and wants what is known
+func (r *Reconciler) lost(b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	if e := o.status.Endpoints; len(o.slices) > 0 || e == nil || e.Total == 0 {
 		return
 	}
-	r.withdraw(ctx, b, o, m, out)
+	if out.err == nil { // what is tried again soon may well succeed, and wants what is known
+		r.stop(b, m)
+	}
+	r.nothing(b, o, out)
+}
+
+// nothing tells that no endpoint of b's is published.
+func (r *Reconciler) nothing(b *v1alpha1.ExternalBackend, o *observation, out *outcome) {
+	candidates := plan.NoEndpoints(b, o.nameNotes(b))
+	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
 }
 
 // withdrawRefused takes back what policy has come to refuse of what stands, where the spec can't be acted on; all else stays as it is.
@@ -295,6 +303,7 @@ func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBa
 	front := o.front(b, m)
 	template := r.template(b, o, m, &front)
 	template.Labels = plan.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
+	o.desired = kept
 	r.applySlices(ctx, b, o, m, plan.Slices(template, kept, o.slices), out)
 	out.status.Withdrawn, out.status.Left = refused, kept
 }

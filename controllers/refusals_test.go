@@ -245,6 +245,27 @@ func TestDeadWhileOthersFail(t *testing.T) {
 	w.expectReady("http", "203.0.113.2")
 }
 
+// TestTierHandsOverDespiteOthers: what can't be created keeps no tier from handing over to one that is ready.
+func TestTierHandsOverDespiteOthers(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 9)(w)
+	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedPriority: %d}, targets: [
+		{name: a, address: 203.0.113.1, ports: [{name: http, port: 6432}]}, {name: b, address: 203.0.113.2, priority: 1}%s]}`
+	w.spec(fmt.Sprintf(spec, 0, ""))
+	w.settle()
+	w.refuse = func(o client.Object) error {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
+			return apierrors.NewForbidden(schema.GroupResource{}, s.Name, errors.New("exceeded quota"))
+		}
+		return nil
+	}
+	w.spec(fmt.Sprintf(spec, 1, ", {name: c, address: 203.0.113.3, priority: 1, ports: [{name: http, port: 7432}]}"))
+	for range 2 {
+		_, _ = w.reconcile()
+	}
+	w.expectReady("http", "203.0.113.2")
+}
+
 // TestPortAddedWithoutSlices: the slices that are there follow, although those that are to replace them can't be created.
 func TestPortAddedWithoutSlices(t *testing.T) {
 	w := newWorld(t)

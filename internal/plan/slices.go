@@ -88,13 +88,16 @@ func Follow(standing, desired []Endpoint) []Endpoint {
 	}
 	var out []Endpoint
 	for _, e := range standing {
-		heirs := at[e.Addr]
-		if i := slices.IndexFunc(heirs, func(h *Endpoint) bool { return h.Target == e.Target && len(heirs) > 1 }); i >= 0 {
-			heirs = heirs[i:]
+		var heir *Endpoint
+		likeness := -1
+		for _, h := range at[e.Addr] {
+			if n := 2*count(h.Target == e.Target) + count(h.Ports[0].Port == e.Ports[0].Port); n > likeness {
+				heir, likeness = h, n
+			}
 		}
-		if len(heirs) > 0 {
+		if heir != nil {
 			ports := e.Ports
-			e = *heirs[0]
+			e = *heir
 			e.Ports = ports
 			out = append(out, e)
 		}
@@ -141,6 +144,15 @@ func turns(current, next *discoveryv1.EndpointSlice, so func(was, is *discoveryv
 		}
 	}
 	return false
+}
+
+// HandedOn reports whether an address is ready in standing that is to be so in desired.
+func HandedOn(standing, desired []Endpoint) bool {
+	ready := make(map[netip.Addr]bool, len(desired))
+	for i := range desired {
+		ready[desired[i].Addr] = ready[desired[i].Addr] || desired[i].Ready
+	}
+	return slices.ContainsFunc(standing, func(e Endpoint) bool { return e.Ready && ready[e.Addr] })
 }
 
 func publishes(s *discoveryv1.EndpointSlice, addr netip.Addr) bool {

@@ -32,7 +32,7 @@ type Manager struct {
 	err           error // how it ended; to be read after exited is closed
 }
 
-// StartManager starts a manager with further flags, and returns once /readyz says 200. Several may run at a time.
+// StartManager starts a manager with further flags, and returns once /readyz says 200 and metrics are served. Several may run at a time.
 func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, error) {
 	number := int(l.managers.Add(1))
 	health, stats := loopback(20000+2*number), loopback(20001+2*number)
@@ -74,6 +74,9 @@ func (m *Manager) awaitReady(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		_, err := fetch(ctx, m.probes+"/readyz")
+		if err == nil {
+			_, err = fetch(ctx, m.stats+"/metrics") // by another server, which may be later
+		}
 		if err == nil {
 			return nil
 		}

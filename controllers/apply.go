@@ -98,9 +98,9 @@ func (o *observation) lag(next *corev1.Service) {
 	if o.service == nil || next == nil {
 		return
 	}
-	next = next.DeepCopy()
-	next.Spec.Type = o.service.Spec.Type // it may have been half-way between ClusterIP and Headless
-	if plan.GainsPorts(o.service, next) {
+	ports := *next
+	ports.Spec.Type = o.service.Spec.Type // it may have been half-way between ClusterIP and Headless
+	if plan.GainsPorts(o.service, &ports) {
 		o.lagging, o.service = o.service, o.service.DeepCopy()
 		o.service.Spec.Ports = next.Spec.Ports
 	}

@@ -38,6 +38,14 @@ func services(o client.Object) error {
 	return nil
 }
 
+// newSlices refuses every slice that is to be created, as a quota does.
+func newSlices(o client.Object) error {
+	if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
+		return apierrors.NewForbidden(schema.GroupResource{}, s.Name, errors.New("exceeded quota"))
+	}
+	return nil
+}
+
 // ready are the addresses that are ready behind a port of this name, each with how often.
 func (w *world) ready(port string) map[string]int {
 	out := map[string]int{}
@@ -97,7 +105,7 @@ func TestRenameRefused(t *testing.T) {
 	w.settle()
 	w.expectReady("http", "203.0.113.1")
 
-	w.refuse = func(client.Object) error { return nil }
+	w.refuse = nothing
 	w.settle()
 	w.expect(v1alpha1.ConditionReady, "True")
 	w.expectReady("http")
@@ -106,16 +114,8 @@ func TestRenameRefused(t *testing.T) {
 
 // TestRenameWithoutSlices: where the slices for a new port can't be created, the Service keeps the port that has some.
 func TestRenameWithoutSlices(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
-	w.refuse = func(o client.Object) error {
-		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
-			return apierrors.NewForbidden(schema.GroupResource{}, s.Name, errors.New("exceeded quota"))
-		}
-		return nil
-	}
+	w := literalWorld(t)
+	w.refuse = newSlices
 	w.spec(renamed)
 	for range 3 {
 		if _, err := w.reconcile(); err == nil {
@@ -132,10 +132,7 @@ func TestRenameWithoutSlices(t *testing.T) {
 
 // TestContended: a Service that others write between each reading and writing is tried again, and what stood goes on.
 func TestContended(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	w.refuse = func(o client.Object) error {
 		if _, ok := o.(*corev1.Service); ok {
 			return apierrors.NewConflict(schema.GroupResource{Resource: "services"}, o.GetName(), nil)
@@ -240,7 +237,7 @@ func TestDeadWhileOthersFail(t *testing.T) {
 	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.4")]; ok {
 		t.Error("what policy refuses stays")
 	}
-	w.refuse = func(client.Object) error { return nil }
+	w.refuse = nothing
 	w.settle()
 	w.expectReady("http", "203.0.113.2")
 }
@@ -253,12 +250,7 @@ func TestTierHandsOverDespiteOthers(t *testing.T) {
 		{name: a, address: 203.0.113.1, ports: [{name: http, port: 6432}]}, {name: b, address: 203.0.113.2, priority: 1}%s]}`
 	w.spec(fmt.Sprintf(spec, 0, ""))
 	w.settle()
-	w.refuse = func(o client.Object) error {
-		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
-			return apierrors.NewForbidden(schema.GroupResource{}, s.Name, errors.New("exceeded quota"))
-		}
-		return nil
-	}
+	w.refuse = newSlices
 	w.spec(fmt.Sprintf(spec, 1, ", {name: c, address: 203.0.113.3, priority: 1, ports: [{name: http, port: 7432}]}"))
 	for range 2 {
 		_, _ = w.reconcile()
@@ -272,12 +264,7 @@ func TestPortAddedWithoutSlices(t *testing.T) {
 	verdict(probe.Healthy, 1, 4)(w)
 	w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}], ` + literalSpec[1:strings.Index(literalSpec, ", targets")] + `, healthCheck: {tcpSocket: {}}}`)
 	w.settle()
-	w.refuse = func(o client.Object) error {
-		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
-			return apierrors.NewForbidden(schema.GroupResource{}, s.Name, errors.New("exceeded quota"))
-		}
-		return nil
-	}
+	w.refuse = newSlices
 	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}, {name: more, port: 81, protocol: TCP}]}`)
 	_, _ = w.reconcile()
 	verdict(probe.Unhealthy, 1, 2)(w)
@@ -303,10 +290,7 @@ func TestTypeRefused(t *testing.T) {
 		"an alias":                       `{service: {type: ExternalName}, targets: [{name: a, hostname: db.example.com}], healthCheck: null}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			verdict(probe.Healthy, 1, 3)(w)
-			w.spec(literalSpec)
-			w.settle()
+			w := literalWorld(t)
 			w.refuse = services
 			w.spec(spec)
 			w.settle()
@@ -355,7 +339,7 @@ func TestCrossingRefused(t *testing.T) {
 			if !c.foreseen && tries > 0 {
 				t.Error("it has set out again")
 			}
-			w.refuse = func(client.Object) error { return nil }
+			w.refuse = nothing
 			w.spec(`{service: {labels: {team: shop}, type: ` + c.to + `}}`)
 			w.settle()
 			w.expectReady("http", "203.0.113.2")
@@ -461,10 +445,7 @@ func TestWithdrawnDespiteLabels(t *testing.T) {
 
 // TestLost: where the Service has gone, its slices with it, and it can't be made anew, nobody is told of endpoints that are no more.
 func TestLost(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	for _, o := range w.objects() {
 		if _, ok := o.(*v1alpha1.ExternalBackend); !ok {
 			w.ok(w.live.Delete(t.Context(), o))
@@ -479,7 +460,7 @@ func TestLost(t *testing.T) {
 	if w.prober.order != nil {
 		t.Errorf("still probed: %v", w.prober.order)
 	}
-	w.refuse = func(client.Object) error { return nil }
+	w.refuse = nothing
 	w.settle()
 	w.expectReady("http", "203.0.113.1", "203.0.113.2")
 }
@@ -488,10 +469,7 @@ func TestLost(t *testing.T) {
 func TestHeldByFinalizer(t *testing.T) {
 	for _, propagation := range []string{"", metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents} {
 		t.Run(propagation, func(t *testing.T) {
-			w := newWorld(t)
-			verdict(probe.Healthy, 1, 3)(w)
-			w.spec(literalSpec)
-			w.settle()
+			w := literalWorld(t)
 			b := w.backend()
 			b.Finalizers = []string{"example.com/hold"}
 			if propagation != "" {
@@ -525,10 +503,7 @@ func TestHeldByFinalizer(t *testing.T) {
 			}
 		})
 	}
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	b := w.backend()
 	b.Finalizers = []string{"example.com/hold"}
 	w.ok(w.live.Update(t.Context(), b))
@@ -568,7 +543,7 @@ func TestLostForAMoment(t *testing.T) {
 	if _, err := w.reconcile(); err == nil {
 		t.Error("it is not tried again")
 	}
-	w.refuse = func(client.Object) error { return nil }
+	w.refuse = nothing
 	w.settle()
 	w.expectReady("http", "203.0.113.2")
 }

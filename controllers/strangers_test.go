@@ -26,6 +26,15 @@ import (
 
 const literalSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}], healthCheck: {tcpSocket: {}}}`
 
+// literalWorld is a world in which literalSpec is published, and healthy.
+func literalWorld(t *testing.T) *world {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	return w
+}
+
 // backend is the ExternalBackend as the API server has it.
 func (w *world) backend() *v1alpha1.ExternalBackend {
 	w.t.Helper()
@@ -53,10 +62,7 @@ func (w *world) expect(kind, want string) {
 
 // TestMadeAnew: an ExternalBackend that is made anew under the same name before anyone saw it go gets a status of its own, whole.
 func TestMadeAnew(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	w.ok(w.live.Delete(t.Context(), w.backend()))
 	w.spec(literalSpec)
 	b := w.backend()
@@ -84,10 +90,7 @@ func TestMadeAnew(t *testing.T) {
 
 // TestServiceOfOthers: behind a Service that has become someone else's nothing of ours stays.
 func TestServiceOfOthers(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	if n := len(w.endpoints()); n != 2 {
 		t.Fatalf("%d endpoints", n)
 	}
@@ -132,10 +135,7 @@ func TestAdoptedAnew(t *testing.T) {
 
 // TestOtherManagers: slices that another manager of EndpointSlices keeps behind our Service have that as their controller, and are not ours to delete.
 func TestOtherManagers(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	var s corev1.Service
 	w.ok(w.live.Get(t.Context(), shop, &s))
 	theirs := &discoveryv1.EndpointSlice{
@@ -171,10 +171,7 @@ func TestRefusalIsTriedAgain(t *testing.T) {
 
 // TestRefusedWhileInvalid: a spec that can't be acted on keeps what it had, but for what policy refuses.
 func TestRefusedWhileInvalid(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	w.spec(strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}", "{name: a, address: 203.0.113.1, ports: [{name: nope, port: 1}]}", 1))
 	w.settle()
 	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
@@ -274,10 +271,7 @@ func TestPassthroughNames(t *testing.T) {
 
 // TestStatusEdited: what someone writes into the status is mended.
 func TestStatusEdited(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	before, b := w.backend(), w.backend()
 	b.Status.Conditions = nil
 	w.ok(w.live.Status().Patch(t.Context(), b, client.MergeFrom(before)))
@@ -297,10 +291,7 @@ func TestStatusEdited(t *testing.T) {
 
 // TestNameTaken: an object of someone else's that has the name of our next slice is passed over.
 func TestNameTaken(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	for _, o := range w.objects() {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 			w.ok(w.live.Delete(t.Context(), s))
@@ -343,10 +334,7 @@ func TestRefusedName(t *testing.T) {
 
 // TestMarksLost: a Service that has lost our marks, and is nobody else's, is no longer written; what stands behind it goes on following the probes.
 func TestMarksLost(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	var s corev1.Service
 	w.ok(w.live.Get(t.Context(), shop, &s))
 	s.Labels, s.OwnerReferences = nil, nil
@@ -366,10 +354,7 @@ func TestMarksLost(t *testing.T) {
 
 // TestPortRenamed: whatever name the Service has for its port, at every moment there are slices with that name for all endpoints.
 func TestPortRenamed(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	look := func(when string) {
 		var s corev1.Service
 		w.ok(w.live.Get(t.Context(), shop, &s))
@@ -395,10 +380,7 @@ func TestPortRenamed(t *testing.T) {
 
 // TestOrphaned: who deletes an ExternalBackend and wants to keep its Service keeps it, however late the manager hears of the deletion.
 func TestOrphaned(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	strip := func() { // as the garbage collector does
 		var s corev1.Service
 		w.ok(w.live.Get(t.Context(), shop, &s))
@@ -439,10 +421,7 @@ func TestOrphaned(t *testing.T) {
 
 // TestProtectedLater: what stands behind a Service that comes under protection goes.
 func TestProtectedLater(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	w := literalWorld(t)
 	w.reconciler.Options.Protected = map[types.NamespacedName]bool{shop: true}
 	w.settle()
 	w.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Service "shop" is protected.`)

@@ -80,7 +80,7 @@ var testScheme = sync.OnceValue(func() *runtime.Scheme {
 })
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
-	w := &world{t: t, fault: func(int) fault { return fault{} }, refuse: func(client.Object) error { return nil }}
+	w := &world{t: t, fault: func(int) fault { return fault{} }, refuse: nothing}
 	w.live = w.builder(objects).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			return w.write(o, func() error {
@@ -107,6 +107,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.restart()
 	return w
 }
+
+// nothing is refused.
+func nothing(client.Object) error { return nil }
 
 func (w *world) builder(objects []client.Object) *fake.ClientBuilder {
 	b := fake.NewClientBuilder().WithScheme(testScheme()).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop.Namespace}}).WithObjects(objects...).WithStatusSubresource(&v1alpha1.ExternalBackend{})

@@ -107,19 +107,18 @@ func Follow(standing, desired []Endpoint) []Endpoint {
 
 // Readies reports whether writing next over current (nil: as a new slice) makes an endpoint ready.
 func Readies(current, next *discoveryv1.EndpointSlice) bool {
-	return turns(current, next, func(was, is *discoveryv1.EndpointConditions) bool {
-		return (was == nil || !orTrue(was.Ready)) && is != nil && orTrue(is.Ready)
-	})
+	was := readiness(current)
+	for addr, ready := range readiness(next) {
+		if ready && !was[addr] {
+			return true
+		}
+	}
+	return false
 }
 
 // KeepReady leaves those endpoints of next ready that are so in current and go on serving: their traffic is to be another one's, which could not be made ready.
 func KeepReady(current, next *discoveryv1.EndpointSlice) {
-	was := make(map[string]bool, len(current.Endpoints))
-	for i := range current.Endpoints {
-		if e := &current.Endpoints[i]; len(e.Addresses) > 0 {
-			was[e.Addresses[0]] = orTrue(e.Conditions.Ready)
-		}
-	}
+	was := readiness(current)
 	for i := range next.Endpoints {
 		e := &next.Endpoints[i]
 		if c := &e.Conditions; len(e.Addresses) > 0 && was[e.Addresses[0]] && orTrue(c.Serving) && !isTrue(c.Terminating) {
@@ -128,22 +127,18 @@ func KeepReady(current, next *discoveryv1.EndpointSlice) {
 	}
 }
 
-// turns reports whether so is true of what any endpoint of next was and is.
-func turns(current, next *discoveryv1.EndpointSlice, so func(was, is *discoveryv1.EndpointConditions) bool) bool {
-	before := map[string]*discoveryv1.EndpointConditions{}
-	if current != nil {
-		for i := range current.Endpoints {
-			if e := &current.Endpoints[i]; len(e.Addresses) > 0 {
-				before[e.Addresses[0]] = &e.Conditions
-			}
+// readiness tells of each address in s, which may be nil, whether it is ready.
+func readiness(s *discoveryv1.EndpointSlice) map[string]bool {
+	ready := map[string]bool{}
+	if s == nil {
+		return ready
+	}
+	for i := range s.Endpoints {
+		if e := &s.Endpoints[i]; len(e.Addresses) > 0 {
+			ready[e.Addresses[0]] = orTrue(e.Conditions.Ready)
 		}
 	}
-	for i := range next.Endpoints {
-		if e := &next.Endpoints[i]; len(e.Addresses) > 0 && so(before[e.Addresses[0]], &e.Conditions) {
-			return true
-		}
-	}
-	return false
+	return ready
 }
 
 // HandedOn reports whether an address is ready in standing that is to be so in desired.

@@ -45,7 +45,7 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	return strings.Join(texts, "; ")
 }
 
-// validateMetadata: the schema bounds values and how many there are, but the cost of looking at the form of keys is beyond its budget.
+// validateMetadata: the schema checks values and how many there are, but not the form of keys.
 func validateMetadata(s *v1alpha1.Service, path *field.Path) field.ErrorList {
 	if s == nil {
 		return nil

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -167,41 +168,53 @@ func TestDeletedByHand(t *testing.T) {
 	h := parallel(t)
 	apply(h, "web", dualStack)
 	h.WaitReady("web")
-	names := func() []string { return slices.Sorted(maps.Keys(take(h, "web", true).Slices)) }
+	names := func(p picture) []string { return slices.Sorted(maps.Keys(p.Slices)) }
+	before, endpoints := take(h, "web", true), h.Endpoints("web")
+	deleteService := func(h *harness.Test, options ...client.DeleteOption) []types.UID {
+		service := h.Service("web")
+		remove(h, service, options...)
+		return []types.UID{service.UID}
+	}
 	for _, tc := range []struct {
 		name string
-		harm func(h *harness.Test)
+		harm func(h *harness.Test) []types.UID // tells what must go
 	}{
-		{"a slice", func(h *harness.Test) { remove(h, &h.Slices("web")[0]) }},
-		{"all slices", func(h *harness.Test) {
+		{"a slice", func(h *harness.Test) []types.UID {
+			slice := h.Slices("web")[0]
+			remove(h, &slice)
+			return []types.UID{slice.UID}
+		}},
+		{"all slices", func(h *harness.Test) (gone []types.UID) {
+			for _, slice := range h.Slices("web") {
+				gone = append(gone, slice.UID)
+			}
 			if err := h.Client.DeleteAllOf(h.T.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(h.Namespace)); err != nil {
 				h.T.Fatal(err)
 			}
+			return gone
 		}},
-		{"the Service", func(h *harness.Test) { remove(h, h.Service("web")) }},
-		{"the Service alone", func(h *harness.Test) {
-			remove(h, h.Service("web"), client.PropagationPolicy(metav1.DeletePropagationOrphan))
+		{"the Service", func(h *harness.Test) []types.UID { return deleteService(h) }},
+		{"the Service alone", func(h *harness.Test) []types.UID {
+			return deleteService(h, client.PropagationPolicy(metav1.DeletePropagationOrphan))
 		}},
-		{"the Service in the foreground", func(h *harness.Test) {
-			remove(h, h.Service("web"), client.PropagationPolicy(metav1.DeletePropagationForeground))
+		{"the Service in the foreground", func(h *harness.Test) []types.UID {
+			return deleteService(h, client.PropagationPolicy(metav1.DeletePropagationForeground))
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			before, wantNames := take(h, "web", false), names()
-			endpoints := h.Endpoints("web")
-			tc.harm(h)
+			gone := tc.harm(h)
 			h.Eventually("all to be back", func() error {
 				now := take(h, "web", true)
-				if diff := gocmp.Diff(wantNames, slices.Sorted(maps.Keys(now.Slices))); diff != "" {
+				if diff := gocmp.Diff(names(before), names(now)); diff != "" {
 					return errors.New("slices, -want +got:\n" + diff)
 				}
-				if diff := gocmp.Diff(before.Service.Labels, now.Service.Labels); diff != "" || len(now.Service.Owners) != 1 {
+				if diff := gocmp.Diff(before.Service.Labels, now.Service.Labels); diff != "" || len(now.Service.Owners) != 1 || slices.Contains(gone, types.UID(now.Service.UID)) {
 					return fmt.Errorf("the Service is %+v", now.Service)
 				}
 				for name, s := range now.Slices {
-					if len(s.Owners) != 1 || string(s.Owners[0].UID) != now.Service.UID {
-						return fmt.Errorf("slice %s has owners %v", name, s.Owners)
+					if len(s.Owners) != 1 || string(s.Owners[0].UID) != now.Service.UID || slices.Contains(gone, types.UID(s.UID)) {
+						return fmt.Errorf("slice %s is %s and has owners %v", name, s.UID, s.Owners)
 					}
 				}
 				if diff := gocmp.Diff(endpoints, h.Endpoints("web"), gocmp.Comparer(sameEndpoint)); diff != "" {

@@ -58,7 +58,7 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 		m.err = m.cmd.Wait()
 		close(m.exited)
 	}()
-	if err := m.awaitReady(ctx); err != nil {
+	if _, err := m.await(ctx, m.probes+"/readyz"); err != nil {
 		m.Kill()
 		return nil, fmt.Errorf("lab: %w; the manager said:\n%s", err, m.Tail())
 	}
@@ -67,24 +67,22 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-func (m *Manager) awaitReady(ctx context.Context) error {
+// await asks until there is an answer that is no error, which each of the manager's servers gives when it is up.
+func (m *Manager) await(ctx context.Context, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		_, err := fetch(ctx, m.probes+"/readyz")
+		text, err := fetch(ctx, url)
 		if err == nil {
-			_, err = fetch(ctx, m.stats+"/metrics") // by another server, which may be later
-		}
-		if err == nil {
-			return nil
+			return text, nil
 		}
 		select {
 		case <-m.exited:
-			return fmt.Errorf("the manager ended: %w", errors.Join(m.err, err))
+			return "", fmt.Errorf("the manager ended: %w", errors.Join(m.err, err))
 		case <-ctx.Done():
-			return fmt.Errorf("the manager is not ready: %w", err)
+			return "", fmt.Errorf("the manager is not ready: %w", err)
 		case <-ticker.C:
 		}
 	}
@@ -135,9 +133,9 @@ func (m *Manager) Tail() string {
 
 // Metrics are the values of all series by their text, such as `externalbackend_endpoints{name="db",namespace="shop",state="Healthy"}`.
 func (m *Manager) Metrics(ctx context.Context) (map[string]float64, error) {
-	text, err := fetch(ctx, m.stats+"/metrics")
+	text, err := m.await(ctx, m.stats+"/metrics")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lab: %w", err)
 	}
 	series := map[string]float64{}
 	for line := range strings.Lines(text) {

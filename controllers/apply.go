@@ -311,7 +311,7 @@ func (w *sliceWriter) handedOn(family discoveryv1.AddressType) bool {
 			standing = append(standing, s)
 		}
 	}
-	return plan.HandedOn(plan.Published(standing).Endpoints, w.desired)
+	return plan.HandedOn(plan.Published(standing).Endpoints(), w.desired)
 }
 
 // follow keeps a slice true that can't be given up yet: of its endpoints those stay that are still wanted and permitted there, and say what is wanted of them.
@@ -320,7 +320,7 @@ func (w *sliceWriter) follow(name string) {
 	if s.DeletionTimestamp != nil {
 		return
 	}
-	standing, _ := plan.Refused(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints, w.memory.named, permit(w.view), permitUnnamed(w.view))
+	standing, _ := plan.Refused(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), w.memory.named, permit(w.view), permitUnnamed(w.view))
 	front := w.front(w.backend, w.memory)
 	template := w.template(w.backend, w.observation, w.memory, &front)
 	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), plan.OwnLabels(s)

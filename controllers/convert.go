@@ -120,10 +120,9 @@ func targetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port 
 }
 
 // seeds are what is published for each of the targets that choose approves.
-func (n names) seeds(b *v1alpha1.ExternalBackend, published []plan.Endpoint, choose func(target string) bool) map[string][]resolve.Addr {
+func (n names) seeds(b *v1alpha1.ExternalBackend, published *plan.Standing, choose func(target string) bool) map[string][]resolve.Addr {
 	out := map[string][]resolve.Addr{}
-	for i := range published {
-		e := &published[i]
+	for _, e := range published.Endpoints() {
 		question, ok := n.questions[e.Target]
 		if !ok || !e.DrainUntil.IsZero() || !choose(e.Target) {
 			continue
@@ -143,7 +142,7 @@ func (n names) seeds(b *v1alpha1.ExternalBackend, published []plan.Endpoint, cho
 
 // wanted are what the resolver is to keep true. Only at the start is what stands in the slices the last good answer of a name: later on the engine knows
 // better, and a target whose name was changed must not go on with the old one's addresses.
-func (n names) wanted(b *v1alpha1.ExternalBackend, published []plan.Endpoint, start bool) []resolve.Wanted {
+func (n names) wanted(b *v1alpha1.ExternalBackend, published *plan.Standing, start bool) []resolve.Wanted {
 	var seeds map[string][]resolve.Addr
 	if start {
 		seeds = n.seeds(b, published, func(string) bool { return true })
@@ -156,7 +155,7 @@ func (n names) wanted(b *v1alpha1.ExternalBackend, published []plan.Endpoint, st
 }
 
 // answers turns the resolver's snapshot into one answer a target. Until a changed name has its first answer its target keeps what is published for it.
-func (n names) answers(b *v1alpha1.ExternalBackend, published []plan.Endpoint, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
+func (n names) answers(b *v1alpha1.ExternalBackend, published *plan.Standing, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
 	out := make(map[string]plan.Answer, len(n.refusals))
 	for target, r := range n.refusals {
 		if r.Denied {

@@ -28,6 +28,8 @@ type memory struct {
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState
+	// plan is what the last plan leaves to the next one.
+	plan plan.Recall
 	// named are the addresses of the last plan and the names that led to them; nil before the first.
 	named []plan.Named
 	verdicts

@@ -195,11 +195,11 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
 		switch {
 		case apierrors.IsNotFound(err): // its slices are about to follow it
-			o.handover = append(o.handover, plan.Published(theirs).Endpoints...)
+			o.handover = append(o.handover, plan.Published(theirs).Endpoints()...)
 		case err != nil:
 			return err
 		default:
-			published := plan.Published(theirs).Endpoints
+			published := plan.Published(theirs).Endpoints()
 			o.beside = append(o.beside, published...)
 			if olderThan(&sibling, b) {
 				o.older = append(o.older, published...)
@@ -254,7 +254,7 @@ func (r *Reconciler) readHandover(ctx context.Context, service types.NamespacedN
 			return err
 		}
 	}
-	o.handover = append(o.handover, plan.Published(full).Endpoints...)
+	o.handover = append(o.handover, plan.Published(full).Endpoints()...)
 	if o.yieldingEndpoints == nil {
 		return nil
 	}

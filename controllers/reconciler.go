@@ -263,7 +263,7 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 	key := client.ObjectKeyFromObject(b)
 	r.Prober.Forget(key)
 	r.Resolver.Forget(key)
-	m.tier, m.verdicts, m.endpoints, m.started = nil, verdicts{}, nil, false
+	m.tier, m.plan, m.verdicts, m.endpoints, m.started = nil, plan.Recall{}, verdicts{}, nil, false
 	m.setDial(nil)
 }
 
@@ -296,7 +296,7 @@ func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBa
 	if o.service == nil {
 		return
 	}
-	kept, refused := plan.Refused(b, plan.Published(o.slices).Endpoints, m.named, permit(o.view), permitUnnamed(o.view))
+	kept, refused := plan.Refused(b, plan.Published(o.slices).Endpoints(), m.named, permit(o.view), permitUnnamed(o.view))
 	if refused == "" {
 		return
 	}
@@ -379,29 +379,27 @@ type slicePlan struct {
 func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) slicePlan {
 	key := client.ObjectKeyFromObject(b)
 	front := o.front(b, m)
-	published := plan.Published(o.slices)
-	standing := published.Endpoints
+	published := plan.Published(o.slices, o.handover...)
 	names := wanted(b, front.Families, o.view)
-	r.Resolver.Sync(key, r.dns(b, o, m, out), names.wanted(b, standing, !m.started))
+	r.Resolver.Sync(key, r.dns(b, o, m, out), names.wanted(b, published, !m.started))
 
-	published.Add(o.handover)
-	candidates := plan.FindCandidates(plan.Input{
+	candidates := m.plan.Candidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
-		Answers: names.answers(b, standing, r.Resolver.Snapshot(key)), Permit: permit(o.view),
+		Answers: names.answers(b, published, r.Resolver.Snapshot(key)), Permit: permit(o.view), Rules: o.view,
 		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
-	})
+	}, r.template(b, o, m, &front))
 	r.probe(b, &candidates, m)
 	m.started, m.beside, m.named = true, o.beside, candidates.Named(m.named)
 
 	publication := plan.Publish(plan.PublishInput{
-		Backend: b, Published: standing, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
+		Backend: b, Published: published, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
 	m.tier = &publication.Tier
 	var settled bool
 	o.desired, settled = plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
 	return slicePlan{
 		front: front, candidates: candidates, publication: publication, settled: settled,
-		changes: plan.Slices(r.template(b, o, m, &front), o.desired, o.slices),
+		changes: m.plan.Slices(o.desired),
 	}
 }
 

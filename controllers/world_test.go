@@ -283,7 +283,7 @@ func (w *world) state() string {
 			fmt.Fprintf(&out, "foreign %s\n", s.Name)
 		}
 	}
-	published := plan.Published(stand).Endpoints
+	published := plan.Published(stand).Endpoints()
 	if len(published) != total {
 		w.t.Errorf("%d endpoints stand in the slices, of which %d differ", total, len(published))
 	}
@@ -314,7 +314,7 @@ func (w *world) endpoints() map[netip.Addr]plan.Endpoint {
 		all = append(all, &list.Items[i])
 	}
 	out := map[netip.Addr]plan.Endpoint{}
-	for _, e := range plan.Published(all).Endpoints {
+	for _, e := range plan.Published(all).Endpoints() {
 		out[e.Addr] = e
 	}
 	return out

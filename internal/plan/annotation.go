@@ -163,17 +163,11 @@ func attributions(s *discoveryv1.EndpointSlice, runs []run) []run {
 	return runs
 }
 
-// readEndpoint reads one endpoint; false where no consumer could use it as family. Missing conditions mean what the API says of them: ready, and serving as it is ready.
+// readEndpoint reads one endpoint; false where no consumer could use it as family.
 func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endpoint, bool) {
 	addr, ok := firstAddress(e)
 	if !ok || addressFamily(addr) != family {
 		return Endpoint{}, false
-	}
-	value := func(b *bool, missing bool) bool {
-		if b == nil {
-			return missing
-		}
-		return *b
 	}
 	text := func(s *string) string {
 		if s == nil {
@@ -181,9 +175,16 @@ func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endp
 		}
 		return *s
 	}
-	ready := value(e.Conditions.Ready, true)
-	return Endpoint{
-		Addr: addr, Hostname: text(e.Hostname), Zone: text(e.Zone), NodeName: text(e.NodeName),
-		Ready: ready, Serving: value(e.Conditions.Serving, ready), Terminating: value(e.Conditions.Terminating, false),
-	}, true
+	out := Endpoint{Addr: addr, Hostname: text(e.Hostname), Zone: text(e.Zone), NodeName: text(e.NodeName)}
+	out.Ready, out.Serving, out.Terminating = conditionsOf(e)
+	return out, true
+}
+
+// conditionsOf reads the conditions of an endpoint. Missing ones mean what the API says of them: ready, and serving as it is ready.
+func conditionsOf(e *discoveryv1.Endpoint) (ready, serving, terminating bool) {
+	ready = orTrue(e.Conditions.Ready)
+	if serving = ready; e.Conditions.Serving != nil {
+		serving = *e.Conditions.Serving
+	}
+	return ready, serving, isTrue(e.Conditions.Terminating)
 }

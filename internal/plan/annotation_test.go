@@ -27,7 +27,7 @@ func attributed(t *testing.T) *discoveryv1.EndpointSlice {
 	if got, want := s.Annotations[v1alpha1.AnnotationEndpoints], "a*2~3576,b/3@1763683200~d2ed"; got != want {
 		t.Errorf("annotation %q, want %q", got, want)
 	}
-	if diff := gocmp.Diff(desired, Published([]*discoveryv1.EndpointSlice{s}).Endpoints, equalAddrs); diff != "" {
+	if diff := gocmp.Diff(desired, Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), equalAddrs); diff != "" {
 		t.Errorf("read back (-want +got):\n%s", diff)
 	}
 	return s
@@ -62,7 +62,7 @@ func TestPublishedTargets(t *testing.T) {
 			s := attributed(t)
 			test.edit(s)
 			var got []string
-			for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints {
+			for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
 				if e.Target == "" && (e.Rank != 0 || !e.DrainUntil.IsZero()) {
 					t.Errorf("of no target, yet %+v", e)
 				}
@@ -101,7 +101,7 @@ func TestPublishedForeign(t *testing.T) {
 		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Ready: true, Serving: true},
 		{Addr: netip.MustParseAddr("10.0.0.3"), Ports: ports},
 	}
-	if diff := gocmp.Diff(want, Published([]*discoveryv1.EndpointSlice{names, foreign}).Endpoints, equalAddrs); diff != "" {
+	if diff := gocmp.Diff(want, Published([]*discoveryv1.EndpointSlice{names, foreign}).Endpoints(), equalAddrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -113,7 +113,7 @@ func TestPublishedTwice(t *testing.T) {
 	copied.Name = "a"
 	copied.Annotations = nil
 	copied.Endpoints = append(copied.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.9.9.9"}})
-	got := Published([]*discoveryv1.EndpointSlice{copied, ours}).Endpoints
+	got := Published([]*discoveryv1.EndpointSlice{copied, ours}).Endpoints()
 	if len(got) != 4 || got[0].Target != "a" || got[2].Target != "b" || got[3].Target != "" {
 		t.Errorf("%+v", got)
 	}
@@ -137,7 +137,7 @@ func FuzzPublished(f *testing.F) {
 		s := attributed(t)
 		s.Annotations[v1alpha1.AnnotationEndpoints] = annotation
 		s.Endpoints[0].Addresses[0] = address
-		if got := Published([]*discoveryv1.EndpointSlice{s}).Endpoints; len(got) > 3 {
+		if got := Published([]*discoveryv1.EndpointSlice{s}).Endpoints(); len(got) > 3 {
 			t.Errorf("%+v", got)
 		}
 		stored := cluster{s.Name: s}

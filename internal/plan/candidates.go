@@ -127,9 +127,11 @@ type Input struct {
 	Headless bool
 	// Serves tells whether the Service has the port, by name and protocol.
 	Serves func(*v1alpha1.Port) bool
-	// Answers are those of the targets that are given by name, by target name.
+	// Answers are those of the targets that are given by name, by target name. The map is the planner's to keep.
 	Answers map[string]Answer
 	Permit  Permit
+	// Rules is what Permit goes by: as long as it is equal, Permit says the same. It must be comparable.
+	Rules any
 	// Published is what stands in the slices, or others are about to leave to them; Status what was said of it.
 	Published *Standing
 	Status    v1alpha1.ExternalBackendStatus
@@ -224,14 +226,8 @@ func (p *Probe) same(c *Candidates, i int) bool {
 	return p.ID.Addr == e.Addr && p.Dial.Port() == o.probePort && p.ID.Port == uint16(e.Ports[0].Port) && p.ID.Target == e.Target && p.Host == o.host && p.Name == o.name
 }
 
-// FindCandidates decides which endpoints may be published.
-//
-//  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy allows and whose family the Service serves.
-//  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy refuses it.
-//  3. Of two claimants of one ip:port for one Service port one wins whole: an older ExternalBackend's, then the lower tier, then Active before Draining, then the
-//     order in spec; a leaving address loses to all.
-//  4. At most Max endpoints are published; what is published already stays first.
-func FindCandidates(in Input) Candidates {
+// findCandidates is [Recall.Candidates] from the beginning.
+func findCandidates(in Input) Candidates {
 	f := newFinder(in)
 	for i := range in.Backend.Spec.Targets {
 		f.expand(i)
@@ -241,7 +237,7 @@ func FindCandidates(in Input) Candidates {
 	return f.out
 }
 
-// finder carries the state of one FindCandidates.
+// finder carries the state of one findCandidates.
 type finder struct {
 	Input
 	// at tells of each place who claims it.
@@ -265,6 +261,7 @@ type place struct {
 }
 
 func newFinder(in Input) *finder {
+	in.Published.Endpoints() // from here on places are asked for
 	n := len(in.Backend.Spec.Targets)
 	for _, a := range in.Answers {
 		n += len(a.Addrs)
@@ -413,8 +410,9 @@ func (f *finder) leave() {
 	}
 	deadline := f.Now.Add(drain + time.Second - 1).Truncate(time.Second)
 	var known leavers // most of the time nothing leaves
-	for i := range f.Published.Endpoints {
-		p := &f.Published.Endpoints[i]
+	published := f.Published.Endpoints()
+	for i := range published {
+		p := &published[i]
 		place := f.place(p.Addr)
 		if f.at[place].named || p.Target == "" || !f.Families.serves(p.Addr) {
 			continue

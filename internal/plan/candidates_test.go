@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
@@ -23,8 +24,10 @@ func drained(published *Standing, targets ...v1alpha1.Target) Input {
 }
 
 // standing publishes endpoints and reads them back.
-func standing(endpoints ...Endpoint) *Standing {
-	return Published(Slices(SliceTemplate{Namespace: "default", Service: "shop", Backend: "shop", Max: 100}, endpoints, nil).Create)
+func standing(endpoints ...Endpoint) *Standing { return Published(inSlices(endpoints...)) }
+
+func inSlices(endpoints ...Endpoint) []*discoveryv1.EndpointSlice {
+	return Slices(SliceTemplate{Namespace: "default", Service: "shop", Backend: "shop", Max: 100}, endpoints, nil).Create
 }
 
 func at(target, addr string) Endpoint {
@@ -33,9 +36,8 @@ func at(target, addr string) Endpoint {
 
 // TestOthersDoNotLeave: of what others publish behind the Service only what the spec names is taken over, whatever their targets were called; what is ours drains.
 func TestOthersDoNotLeave(t *testing.T) {
-	published := standing(at("former", "203.0.113.2"), at("primary", "203.0.113.1"))
-	published.Add(standing(at("primary", "203.0.113.3"), at("standby", "203.0.113.4")).Endpoints)
-	c := FindCandidates(drained(published, v1alpha1.Target{Name: "primary", Address: "203.0.113.4"}))
+	published := Published(inSlices(at("former", "203.0.113.2"), at("primary", "203.0.113.1")), at("primary", "203.0.113.3"), at("standby", "203.0.113.4"))
+	c := findCandidates(drained(published, v1alpha1.Target{Name: "primary", Address: "203.0.113.4"}))
 	expect(t, c.Endpoints, "primary 203.0.113.4", "former 203.0.113.2 leaves", "primary 203.0.113.1 leaves")
 }
 
@@ -75,7 +77,7 @@ func named() (endpoints []Endpoint, named []Named) {
 		"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.1")}, {IP: netip.MustParseAddr("203.0.113.2")}}},
 		"srv":  {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3"), Port: 8080}}},
 	}
-	c := FindCandidates(in)
+	c := findCandidates(in)
 	return c.Endpoints, c.Named(nil)
 }
 
@@ -102,7 +104,7 @@ func TestLeavingNames(t *testing.T) {
 			for range 2 { // the names go from plan to plan
 				in := drained(standing(endpoints...), tt.targets...)
 				in.Permit, in.Named = partners, tt.named
-				c := FindCandidates(in)
+				c := findCandidates(in)
 				expect(t, c.Endpoints, tt.want...)
 				tt.named = c.Named(nil)
 			}

@@ -55,7 +55,7 @@ func (p *Publication) Judged(c *Candidates) bool {
 type PublishInput struct {
 	Backend *v1alpha1.ExternalBackend
 	// Published is what stands in the slices.
-	Published []Endpoint
+	Published *Standing
 	// State tells what has been made of an endpoint, by its place among Candidates.Probes.
 	State func(probe int) ProbeState
 	// Tier is that of the plan before; nil at the start, when the active tier is read back from Published.
@@ -96,7 +96,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	f := failover(in.Backend)
 	prev := in.Tier
 	if prev == nil {
-		prev = &TierState{Active: PublishedTier(in.Published, publishedTierOf(in.Backend))}
+		prev = &TierState{Active: PublishedTier(in.Published.Endpoints(), publishedTierOf(in.Backend))}
 	}
 	var look time.Time
 	out.Tier, look = ChooseTier(f, tiers.tiers, *prev, in.Now)

@@ -59,10 +59,12 @@ type world struct {
 	answers  map[string]Answer
 	verdicts map[string]string
 	denied   map[string]string
+	rules    int // the generation of denied
 	families []corev1.IPFamily
 	max      int
 	now      time.Time
 	tier     *TierState
+	recall   Recall
 	probes   []Probe
 	engine   map[ProbeID]ProbeState
 	status   v1alpha1.ExternalBackendStatus
@@ -131,12 +133,13 @@ func (w *world) take(t *testing.T, s scenarioStep) {
 	}
 	w.now = w.now.Add(s.After.Duration)
 	if s.Restart {
-		w.tier, w.probes, w.engine, w.verdicts, w.answers = nil, nil, nil, map[string]string{}, map[string]Answer{}
+		w.tier, w.recall, w.probes, w.engine, w.verdicts, w.answers = nil, Recall{}, nil, nil, map[string]string{}, map[string]Answer{}
 	}
 	maps.Copy(w.answers, s.Answers)
 	maps.Copy(w.verdicts, s.Verdicts)
 	if s.Denied != nil {
 		w.denied = s.Denied
+		w.rules++
 	}
 	if s.Families != nil {
 		w.families = s.Families
@@ -155,20 +158,19 @@ func (w *world) plan(t *testing.T) {
 	w.planService(t)
 	existing := w.list()
 	published := Published(existing)
-	standing := published.Endpoints
 	before := w.backend.DeepCopy()
-	c := FindCandidates(Input{
+	c := w.recall.Candidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
 		Serves:  func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
-		Answers: w.answers, Permit: w.permit, Published: published, Status: w.status, Probes: w.probes, Max: w.max, Now: w.now,
-	})
-	w.probes, _ = c.Probes(w.probes)
-	p := Publish(PublishInput{Backend: w.backend, Published: standing, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
-	w.tier = &p.Tier
-	changes := Slices(SliceTemplate{
+		Answers: maps.Clone(w.answers), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, Max: w.max, Now: w.now,
+	}, SliceTemplate{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
 		ZoneHints: w.service.Spec.TrafficDistribution != nil, Max: 100,
-	}, p.Endpoints, existing)
+	})
+	w.probes, _ = c.Probes(w.probes)
+	p := Publish(PublishInput{Backend: w.backend, Published: published, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
+	w.tier = &p.Tier
+	changes := w.recall.Slices(p.Endpoints)
 	for _, s := range slices.Concat(changes.Create, changes.Update) {
 		w.slices[s.Name] = s
 	}
@@ -252,7 +254,7 @@ func (w *world) report(in StatusInput) {
 	in.Backend, in.Before, in.Now = w.backend, w.status, w.now
 	w.status = Status(in)
 	fmt.Fprintf(&w.out, "Service %s %s %v\n", w.status.ServiceType, w.service.Spec.ClusterIP, w.service.Spec.IPFamilies)
-	published := Published(w.list()).Endpoints
+	published := Published(w.list()).Endpoints()
 	slices.SortFunc(published, func(a, b Endpoint) int {
 		return strings.Compare(a.Addr.String()+portText(a.Ports), b.Addr.String()+portText(b.Ports))
 	})

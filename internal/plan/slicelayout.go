@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // match decides which slice keeps which endpoint, which slices have to be written, and what is to be added.
@@ -69,12 +71,7 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 		match[i] = g.wanted[at]
 		s.size++
 		want, have := &p.desired[match[i]], &s.slice.Endpoints[i]
-		if !sameConditions(&have.Conditions, want) {
-			s.flipped = true
-			was := orTrue(have.Conditions.Ready)
-			s.readies = s.readies || want.Ready && !was
-			s.relaxes = s.relaxes || was && !want.Ready
-		}
+		s.compare(have, want)
 		if s.flipped || !sameEndpoint(have, want, &p.template) {
 			s.written = true
 		}
@@ -91,6 +88,16 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 	p.locate(g, s)
 	if s.written {
 		p.open(g, s)
+	}
+}
+
+// compare notes what changes of the conditions of an endpoint that stays.
+func (s *slot) compare(have *discoveryv1.Endpoint, want *Endpoint) {
+	if !sameConditions(&have.Conditions, want) {
+		s.flipped = true
+		was := orTrue(have.Conditions.Ready)
+		s.readies = s.readies || want.Ready && !was
+		s.relaxes = s.relaxes || was && !want.Ready
 	}
 }
 

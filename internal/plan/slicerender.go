@@ -27,9 +27,14 @@ func (p *planner) render(g *group) {
 		case s.slice == nil:
 			p.create = append(p.create, p.build(g, s, metav1.ObjectMeta{Name: namer.next(), Namespace: p.template.Namespace}))
 		default:
-			p.update = append(p.update, rewrite{p.build(g, s, *s.slice.ObjectMeta.DeepCopy()), s.turn(false)})
+			p.rewrite(g, s, false)
 		}
 	}
+}
+
+// rewrite writes s over its slice.
+func (p *planner) rewrite(g *group, s *slot, early bool) {
+	p.update = append(p.update, rewrite{p.build(g, s, *s.slice.ObjectMeta.DeepCopy()), s.turn(early)})
 }
 
 // announce writes a slice whose endpoints move elsewhere and change their conditions once more before that, so that they say the same in both slices.
@@ -38,7 +43,7 @@ func (p *planner) announce(g *group, s *slot) {
 		return
 	}
 	if s.members = p.kept(g, s); len(s.members) > 0 {
-		p.update = append(p.update, rewrite{p.build(g, s, *s.slice.ObjectMeta.DeepCopy()), s.turn(true)})
+		p.rewrite(g, s, true)
 	}
 }
 

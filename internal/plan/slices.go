@@ -50,12 +50,7 @@ const (
 // an IPv6 zone) are left out.
 func Slices(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) SliceChanges {
 	p := newPlanner(t, desired, existing)
-	for _, g := range p.groups() {
-		p.match(g)
-		p.place(g)
-		p.fold(g)
-		p.render(g)
-	}
+	p.plan()
 	return p.changes()
 }
 
@@ -208,6 +203,18 @@ func (s *slot) light(limit int) bool { return s.size > 0 && 2*s.size <= limit }
 func newPlanner(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) *planner {
 	t.Max = min(max(t.Max, 1), maxPerSlice)
 	return &planner{template: t, metadata: newSliceMetadata(&t), desired: desired, existing: existing}
+}
+
+// plan goes through the steps of the package comment.
+func (p *planner) plan() []*group {
+	groups := p.groups()
+	for _, g := range groups {
+		p.match(g)
+		p.place(g)
+		p.fold(g)
+		p.render(g)
+	}
+	return groups
 }
 
 // rewrite is a slice to be written anew, and when.

@@ -499,7 +499,7 @@ func (h *history) checkMetadata(s *discoveryv1.EndpointSlice) {
 
 // checkPublished holds what is read back against what was wanted.
 func (h *history) checkPublished() {
-	published := Published(h.stored.list()).Endpoints
+	published := Published(h.stored.list()).Endpoints()
 	if len(published) != len(h.wanted) {
 		h.t.Errorf("%d endpoints read back, %d wanted", len(published), len(h.wanted))
 	}
@@ -535,7 +535,7 @@ func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes Slic
 	for _, s := range existing {
 		group := of(h.group(s))
 		kept, changed := 0, h.drifted(s)
-		for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints {
+		for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
 			want, ok := h.wanted[h.key(&e)]
 			if ok {
 				kept++

@@ -347,7 +347,7 @@ func TestSliceFate(t *testing.T) {
 			var got []string
 			for _, s := range stored {
 				fates := map[string]bool{}
-				for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints {
+				for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
 					fates[e.Zone+e.Target] = true
 				}
 				got = append(got, strings.Join(slices.Sorted(maps.Keys(fates)), " "))
@@ -479,7 +479,7 @@ func TestHandingOver(t *testing.T) {
 			stored.plan(t, template, c.before)
 			for i, w := range writesOf(Slices(template, c.after, stored.list())) {
 				stored.apply(t, w)
-				if !slices.ContainsFunc(Published(stored.list()).Endpoints, func(e Endpoint) bool { return e.Ready }) {
+				if !slices.ContainsFunc(Published(stored.list()).Endpoints(), func(e Endpoint) bool { return e.Ready }) {
 					t.Errorf("after write %d, %s %s, nothing is ready", i+1, w.verb, w.slice.Name)
 				}
 			}

@@ -11,20 +11,41 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Standing is what is published, and what of it at which address.
+// Standing is what is published, and what of it at which address. It is read from the slices when somebody asks, which most plans never do.
 type Standing struct {
-	Endpoints []Endpoint
+	slices []*discoveryv1.EndpointSlice
+	// elsewhere is what stands in no slice of ours.
+	elsewhere []Endpoint
 
-	index addressIndex
-	// last is, by number of the address, the endpoint there that came last; before, parallel to Endpoints, the one at the same address that came before it; -1: none.
+	read      bool
+	endpoints []Endpoint
+	index     addressIndex
+	// last is, by number of the address, the endpoint there that came last; before, parallel to endpoints, the one at the same address that came before it; -1: none.
 	last, before []int32
 }
 
 // Published reads back what slices say, and what their annotation says of it: an endpoint that it can't be relied on for has no target. An endpoint in
 // several slices, as a crash may leave it, comes once, from the slice with most endpoints; one with a target is preferred. Slices of names (addressType FQDN)
-// have no addresses to tell. The order does not depend on that of the input.
-func Published(existing []*discoveryv1.EndpointSlice) *Standing {
-	ordered := slices.Clone(existing)
+// have no addresses to tell. The order does not depend on that of the input. What stands elsewhere has the targets of another spec: what this one does not name has not left it.
+func Published(existing []*discoveryv1.EndpointSlice, elsewhere ...Endpoint) *Standing {
+	return &Standing{slices: existing, elsewhere: elsewhere}
+}
+
+// Endpoints are what is published, that which stands elsewhere at the end.
+func (st *Standing) Endpoints() []Endpoint {
+	if !st.read {
+		st.read = true
+		st.readSlices()
+		for _, e := range st.elsewhere {
+			e.Target, e.Rank, e.DrainUntil = "", 0, time.Time{}
+			st.chain(st.place(e.Addr), &e)
+		}
+	}
+	return st.endpoints
+}
+
+func (st *Standing) readSlices() {
+	ordered := slices.Clone(st.slices)
 	total := 0
 	for _, s := range ordered {
 		total += len(s.Endpoints)
@@ -32,9 +53,8 @@ func Published(existing []*discoveryv1.EndpointSlice) *Standing {
 	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
 		return cmp.Or(len(b.Endpoints)-len(a.Endpoints), strings.Compare(a.Name, b.Name))
 	})
-	st := &Standing{
-		Endpoints: make([]Endpoint, 0, total), index: newAddressIndex(total), last: make([]int32, 0, total), before: make([]int32, 0, total),
-	}
+	st.endpoints, st.index = make([]Endpoint, 0, total), newAddressIndex(total)
+	st.last, st.before = make([]int32, 0, total), make([]int32, 0, total)
 	groups := grouping{byKey: map[string]int32{}}
 	shared := map[int32][]Port{} // by group: its list of ports, by which its endpoints are told from those of others
 	var room []run
@@ -62,16 +82,15 @@ func Published(existing []*discoveryv1.EndpointSlice) *Standing {
 			st.addOnce(&e)
 		}
 	}
-	return st
 }
 
 // addOnce adds e, or, where it stands already, takes over what it tells more.
 func (st *Standing) addOnce(e *Endpoint) {
 	place := st.place(e.Addr)
 	for i := st.last[place]; i >= 0; i = st.before[i] {
-		if identical(st.Endpoints[i].Ports, e.Ports) {
-			if st.Endpoints[i].Target == "" && e.Target != "" {
-				st.Endpoints[i] = *e
+		if identical(st.endpoints[i].Ports, e.Ports) {
+			if st.endpoints[i].Target == "" && e.Target != "" {
+				st.endpoints[i] = *e
 			}
 			return
 		}
@@ -79,18 +98,10 @@ func (st *Standing) addOnce(e *Endpoint) {
 	st.chain(place, e)
 }
 
-// Add adds endpoints that stand elsewhere. Their targets are those of another spec: what this one does not name has not left it.
-func (st *Standing) Add(endpoints []Endpoint) {
-	for _, e := range endpoints {
-		e.Target, e.Rank, e.DrainUntil = "", 0, time.Time{}
-		st.chain(st.place(e.Addr), &e)
-	}
-}
-
 func (st *Standing) chain(place int32, e *Endpoint) {
 	st.before = append(st.before, st.last[place])
-	st.last[place] = int32(len(st.Endpoints))
-	st.Endpoints = append(st.Endpoints, *e)
+	st.last[place] = int32(len(st.endpoints))
+	st.endpoints = append(st.endpoints, *e)
 }
 
 // place finds or makes the number of an address.
@@ -106,7 +117,7 @@ func (st *Standing) place(a netip.Addr) int32 {
 // port. exact is false where there is only one with other ports.
 func (st *Standing) at(place int32, ports []Port) (e *Endpoint, exact bool) {
 	for i := st.last[place]; i >= 0; i = st.before[i] {
-		e = &st.Endpoints[i]
+		e = &st.endpoints[i]
 		if len(e.Ports) > 0 && len(ports) > 0 && e.Ports[0].Port == ports[0].Port {
 			return e, true
 		}

@@ -1,0 +1,195 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Recall is what one plan hands on to the next one of the same ExternalBackend. As long as nothing changes but verdicts, the candidates stay as they are, and so do the slices that
+// hold them: a plan is then a look at every endpoint's conditions, and takes memory for the slices that it writes alone. Whatever else changes is planned from the beginning. What comes
+// out is the same either way. The zero Recall recalls nothing.
+type Recall struct {
+	basis      *basis // nil: nothing is recalled
+	template   SliceTemplate
+	metadata   sliceMetadata
+	candidates Candidates
+	// held are the slices that hold the candidates, each of these once, and nothing else, by their names; nil where this is not so.
+	held     map[string]*heldSlice
+	existing []*discoveryv1.EndpointSlice
+	// again: the candidates are those of the plan before, and held is what exists.
+	again bool
+}
+
+// basis is what candidates follow from, beside what stands.
+type basis struct {
+	uid        types.UID
+	generation int64 // of the spec
+	families   Families
+	headless   bool
+	serves     []bool // by spec.ports
+	answers    map[string]Answer
+	rules      any
+	max        int
+}
+
+// heldSlice is a slice whose endpoints are candidates.
+type heldSlice struct {
+	slice   *discoveryv1.EndpointSlice
+	members []int32 // into the candidates, one for each endpoint
+	// checked: but for conditions, slice says just what it should.
+	checked bool
+}
+
+// Candidates decides which endpoints may be published.
+//
+//  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy allows and whose family the Service serves.
+//  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy refuses it.
+//  3. Of two claimants of one ip:port for one Service port one wins whole: an older ExternalBackend's, then the lower tier, then Active before Draining, then the
+//     order in spec; a leaving address loses to all.
+//  4. At most Max endpoints are published; what is published already stays first.
+//
+// They are good until the next call. Slices of the template are to hold them.
+func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
+	b := basisOf(&in)
+	if r.again = r.stands(&in, b, &t); r.again {
+		return r.candidates
+	}
+	*r = Recall{existing: in.Published.slices}
+	c := findCandidates(in)
+	if alone(&in) && c.next.IsZero() {
+		r.basis, r.candidates = b, c
+	}
+	r.template, r.metadata = t, newSliceMetadata(&t)
+	return c
+}
+
+// Slices is [Slices] for the candidates, when their conditions have been set.
+func (r *Recall) Slices(desired []Endpoint) SliceChanges {
+	p := newPlanner(r.template, desired, r.existing)
+	switch {
+	case r.again:
+		for _, h := range r.held {
+			p.flip(h)
+		}
+	case r.basis != nil:
+		r.held = p.layout(p.plan())
+	default:
+		p.plan()
+	}
+	return p.changes()
+}
+
+// alone: nothing but the ExternalBackend's own slices plays a part.
+func alone(in *Input) bool { return len(in.Older)+len(in.Beside)+len(in.Published.elsewhere) == 0 }
+
+func basisOf(in *Input) *basis {
+	b := &basis{
+		uid: in.Backend.UID, generation: in.Backend.Generation, families: in.Families, headless: in.Headless, answers: in.Answers, rules: in.Rules, max: in.Max,
+	}
+	for i := range in.Backend.Spec.Ports {
+		b.serves = append(b.serves, in.Serves(&in.Backend.Spec.Ports[i]))
+	}
+	return b
+}
+
+func (b *basis) equal(o *basis) bool {
+	return b.uid == o.uid && b.generation == o.generation && b.families == o.families && b.headless == o.headless && b.max == o.max && b.rules == o.rules &&
+		slices.Equal(b.serves, o.serves) && maps.EqualFunc(b.answers, o.answers, sameAnswer)
+}
+
+func sameAnswer(a, b Answer) bool {
+	return a.Status == b.Status && a.Reason == b.Reason && a.Cause == b.Cause && a.Omitted == b.Omitted && a.Refusal == b.Refusal && slices.Equal(a.Addrs, b.Addrs)
+}
+
+func sameTemplate(a, b *SliceTemplate) bool {
+	owners := a.Owner == b.Owner || a.Owner != nil && b.Owner != nil && sameOwner(a.Owner, b.Owner)
+	return owners && a.Namespace == b.Namespace && a.Service == b.Service && a.Backend == b.Backend && maps.Equal(a.Labels, b.Labels) &&
+		a.Headless == b.Headless && a.ZoneHints == b.ZoneHints && a.NodeHints == b.NodeHints && a.Max == b.Max
+}
+
+// stands reports whether the candidates of the plan before are those of this one: nothing that they follow from has changed, and just they are published, by slices of the template.
+func (r *Recall) stands(in *Input, b *basis, t *SliceTemplate) bool {
+	existing := in.Published.slices
+	if r.basis == nil || r.held == nil || len(existing) != len(r.held) || !alone(in) || !sameTemplate(&r.template, t) || !r.basis.equal(b) {
+		return false
+	}
+	for _, s := range existing {
+		if h := r.held[s.Name]; h == nil || !r.holds(h, s) {
+			return false
+		}
+	}
+	r.existing = existing
+	return true
+}
+
+// holds reports whether s is the slice that was held, or has become one that says the same, but for conditions.
+func (r *Recall) holds(h *heldSlice, s *discoveryv1.EndpointSlice) bool {
+	known := s.ResourceVersion != "" && s.ResourceVersion == h.slice.ResourceVersion && s.UID == h.slice.UID
+	if !(known && h.checked) && !r.says(s, h.members) {
+		return false
+	}
+	h.slice, h.checked = s, true
+	if known {
+		return true
+	}
+	for i, j := range h.members {
+		if o := &r.candidates.origins[j]; o.probed() {
+			_, o.serving, _ = conditionsOf(&s.Endpoints[i])
+		}
+	}
+	return true
+}
+
+// says reports whether s says just what it should of members, but for conditions.
+func (r *Recall) says(s *discoveryv1.EndpointSlice, members []int32) bool {
+	first := &r.candidates.Endpoints[members[0]]
+	if s.DeletionTimestamp != nil || len(s.Endpoints) != len(members) || s.AddressType != addressFamily(first.Addr) ||
+		!slices.EqualFunc(portsOf(s, nil), sortedPorts(first.Ports), samePort) {
+		return false
+	}
+	var annotation runEncoder
+	for i, j := range members {
+		have, want := &s.Endpoints[i], &r.candidates.Endpoints[j]
+		if !sameEndpoint(have, want, &r.template) {
+			return false
+		}
+		annotation.add(want, have.Addresses[0])
+	}
+	return r.metadata.in(&s.ObjectMeta, annotation.bytes())
+}
+
+// layout tells which slices hold what, where they hold all that is wanted and nothing else, and none is left to be folded. What no slice can hold is of no account.
+func (p *planner) layout(groups []*group) map[string]*heldSlice {
+	held := make(map[string]*heldSlice, len(p.existing))
+	for _, g := range groups {
+		if p.lights(g) > maxLight {
+			return nil
+		}
+		for _, s := range g.slots {
+			if s.slice == nil || s.size == 0 || s.size != len(s.slice.Endpoints) {
+				return nil
+			}
+			members := g.match[s.first : s.first+s.size]
+			if slices.Contains(members, -1) {
+				return nil
+			}
+			held[s.slice.Name] = &heldSlice{slice: s.slice, members: members, checked: !s.written}
+		}
+	}
+	return held
+}
+
+// flip rewrites a slice that holds what it should where conditions have changed.
+func (p *planner) flip(h *heldSlice) {
+	s := slot{slice: h.slice}
+	for i, j := range h.members {
+		s.compare(&h.slice.Endpoints[i], &p.desired[j])
+	}
+	if s.flipped {
+		s.members = slices.Clone(h.members)
+		p.rewrite(&group{family: h.slice.AddressType}, &s, false)
+	}
+}

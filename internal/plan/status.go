@@ -456,12 +456,23 @@ func (w *statusWriter) traffic() string {
 	switch active := w.out.ActivePriority; {
 	case w.Publication != nil && w.Publication.FailOpen:
 		text += " No tier has enough healthy endpoints, and panicThreshold is set: every endpoint of an Active target is ready, whatever its health."
+	case w.pinnedToNothing():
+		text += fmt.Sprintf(" spec.failover.pinnedPriority is %d, and no endpoint has that priority.", *active)
 	case active != nil && *active != 0:
 		text += fmt.Sprintf(" Priority %d is active.", *active)
 	case active == nil && e.Ready > 0 && w.Publication != nil && w.Publication.Tier.None:
 		text += " No tier has enough healthy endpoints: the healthy ones of every tier are ready."
 	}
 	return text
+}
+
+// pinnedToNothing: the tier that spec.failover.pinnedPriority makes the active one has no endpoint, so that none is ready.
+func (w *statusWriter) pinnedToNothing() bool {
+	f := w.Backend.Spec.Failover
+	if f == nil || f.PinnedPriority == nil || w.Candidates == nil || w.out.ActivePriority == nil {
+		return false
+	}
+	return !slices.ContainsFunc(w.Candidates.origins, func(o origin) bool { return o.tier == *f.PinnedPriority })
 }
 
 // EndpointStates are the states that published endpoints are counted by.

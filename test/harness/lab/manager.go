@@ -32,7 +32,7 @@ type Manager struct {
 	err           error // how it ended; to be read after exited is closed
 }
 
-// StartManager starts a manager with further flags, and returns once /readyz says 200 and metrics are served. Several may run at a time.
+// StartManager starts a manager with further flags, and returns once /readyz says 200. Several may run at a time.
 func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, error) {
 	number := int(l.managers.Add(1))
 	health, stats := loopback(20000+2*number), loopback(20001+2*number)

@@ -157,6 +157,8 @@ type Candidates struct {
 	Notes []TargetNotes
 	// next is when the first leaving address is to be gone.
 	next time.Time
+	// again: they are those of the plan before.
+	again bool
 }
 
 // id identifies endpoint i among the probes.
@@ -172,6 +174,9 @@ func (c *Candidates) probe(i int) Probe {
 
 // Named are the addresses of the endpoints that a name led to, for the next plan; never nil. Where they are those of the plan before, they are before itself.
 func (c *Candidates) Named(before []Named) []Named {
+	if c.again {
+		return before
+	}
 	n, same := 0, before != nil
 	for i := range c.origins {
 		if name := c.origins[i].name; name != "" {
@@ -194,6 +199,9 @@ func (c *Candidates) Named(before []Named) []Named {
 // Probes are the endpoints to probe, in their order; none without healthCheck. Where they are those of the plan before, but for seeds, which only count the first time, they
 // are before itself, to which changed is false.
 func (c *Candidates) Probes(before []Probe) (probes []Probe, changed bool) {
+	if c.again {
+		return before, false
+	}
 	n := 0
 	for i := range c.origins {
 		if !c.origins[i].probed() {

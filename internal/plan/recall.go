@@ -19,8 +19,6 @@ type Recall struct {
 	// held are the slices that hold the candidates, each of these once, and nothing else, by their names; nil where this is not so.
 	held     map[string]*heldSlice
 	existing []*discoveryv1.EndpointSlice
-	// again: the candidates are those of the plan before, and held is what exists.
-	again bool
 }
 
 // basis is what candidates follow from, beside what stands.
@@ -54,7 +52,7 @@ type heldSlice struct {
 // They are good until the next call. Slices of the template are to hold them.
 func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 	b := basisOf(&in)
-	if r.again = r.stands(&in, b, &t); r.again {
+	if r.candidates.again = r.stands(&in, b, &t); r.candidates.again {
 		return r.candidates
 	}
 	*r = Recall{existing: in.Published.slices}
@@ -70,7 +68,7 @@ func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 func (r *Recall) Slices(desired []Endpoint) SliceChanges {
 	p := newPlanner(r.template, desired, r.existing)
 	switch {
-	case r.again:
+	case r.candidates.again:
 		for _, h := range r.held {
 			p.flip(h)
 		}

@@ -352,7 +352,7 @@ func (l *life) run(r *Recall, probes []Probe, existing []*discoveryv1.EndpointSl
 	state := func(i int) ProbeState { return ProbeState{Verdict: l.verdicts[probes[i].ID]} }
 	p := Publish(PublishInput{Backend: l.backend, Published: published, State: state, Tier: l.tier, Now: l.now}, &c)
 	desired, _ := HandOver(p.Endpoints, l.elsewhere, true)
-	out = planned{Notes: slices.Clone(c.Notes), Probes: probes, Named: c.Named(nil), Judged: p.Judged(&c), Changes: r.Slices(desired)}
+	out = planned{Notes: slices.Clone(c.Notes), Probes: probes, Named: c.Named(l.named), Judged: p.Judged(&c), Changes: r.Slices(desired)}
 	p.Endpoints = slices.Clone(p.Endpoints)
 	out.Endpoints, out.Publication = desired, p
 	return out, &p.Tier
@@ -370,7 +370,7 @@ func (l *life) plan() {
 	want.Endpoints = slices.Clone(want.Endpoints)
 	got, tier := l.run(&l.recall, l.probes, existing)
 	l.plans++
-	if l.recall.again {
+	if l.recall.candidates.again {
 		l.recalled++
 	}
 	for _, p := range []*planned{&want, &got} {
@@ -381,7 +381,7 @@ func (l *life) plan() {
 	}
 	if !reflect.DeepEqual(want, got) {
 		equal := []gocmp.Option{gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }), gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
-		l.t.Errorf("by the plan before: %v; -from the beginning +by the plan before:\n%s", l.recall.again, gocmp.Diff(want, got, equal...))
+		l.t.Errorf("by the plan before: %v; -from the beginning +by the plan before:\n%s", l.recall.candidates.again, gocmp.Diff(want, got, equal...))
 		return
 	}
 	if !slices.EqualFunc(before, existing, func(a, b *discoveryv1.EndpointSlice) bool { return reflect.DeepEqual(a, b) }) {

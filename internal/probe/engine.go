@@ -28,7 +28,8 @@ type owner struct {
 	handler   *handler // replaced when the check asks something else
 	rules     rules
 	suspended bool
-	targets   []*target // parallel to the endpoints of the last Sync
+	endpoints []Endpoint // of the last Sync
+	targets   []*target  // parallel to them
 }
 
 // target is one endpoint with its machine.
@@ -92,7 +93,8 @@ func (e *Engine) States(owner types.NamespacedName) []State {
 
 // Sync says what is to be probed for owner from now on, and how. Endpoints that stay keep their verdicts; where the
 // check asks something else than before, or an endpoint is dialled elsewhere, only their counts begin anew. IDs are
-// unique; the order of endpoints means nothing, but one that stays as it was is cheaper. A nil check is Forget.
+// unique; the order of endpoints means nothing, but one that stays as it was is cheaper, and the very same list costs
+// nothing: it is the engine's to keep. A nil check is Forget.
 func (e *Engine) Sync(key types.NamespacedName, check *Check, endpoints []Endpoint) {
 	if check == nil {
 		endpoints = nil
@@ -118,9 +120,10 @@ func (e *Engine) syncLocked(key types.NamespacedName, check *Check, endpoints []
 	var news change
 	if check == nil {
 		delete(e.owners, key)
-	} else {
-		news = o.adopt(check)
+	} else if news = o.adopt(check); news == nothing && o.given(endpoints) {
+		return false
 	}
+	o.endpoints = endpoints
 	if !sameIDs(o.targets, endpoints) {
 		e.mergeLocked(o, endpoints)
 		changed = true
@@ -153,6 +156,11 @@ func (o *owner) adopt(check *Check) change {
 	}
 	o.check = check
 	return news
+}
+
+// given reports whether endpoints are the list of the last Sync.
+func (o *owner) given(endpoints []Endpoint) bool {
+	return len(endpoints) > 0 && len(endpoints) == len(o.endpoints) && &endpoints[0] == &o.endpoints[0]
 }
 
 func sameIDs(targets []*target, endpoints []Endpoint) bool {

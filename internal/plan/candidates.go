@@ -130,7 +130,7 @@ type Input struct {
 	// Answers are those of the targets that are given by name, by target name. The map is the planner's to keep.
 	Answers map[string]Answer
 	Permit  Permit
-	// Rules is what Permit goes by: as long as it is equal, Permit says the same. It must be comparable.
+	// Rules is what Permit goes by, of a comparable type, such as a pointer to compiled policies: as long as it is the same, Permit decides the same.
 	Rules any
 	// Published is what stands in the slices, or others are about to leave to them; Status what was said of it.
 	Published *Standing
@@ -625,7 +625,7 @@ func (f *finder) truncate(kept []int32) {
 	}
 }
 
-// drop removes what is lost.
+// drop removes what is lost, and lets go of its memory where that was most.
 func (c *Candidates) drop() {
 	n := 0
 	for i := range c.origins {
@@ -638,6 +638,9 @@ func (c *Candidates) drop() {
 		n++
 	}
 	c.Endpoints, c.origins = c.Endpoints[:n], c.origins[:n]
+	if n < cap(c.Endpoints)/2 {
+		c.Endpoints, c.origins = slices.Clone(c.Endpoints), slices.Clone(c.origins)
+	}
 }
 
 // compareBool orders false before true.

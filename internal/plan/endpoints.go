@@ -54,7 +54,7 @@ func (p *Publication) Judged(c *Candidates) bool {
 // PublishInput is what decides the endpoints' conditions, beside the candidates.
 type PublishInput struct {
 	Backend *v1alpha1.ExternalBackend
-	// Published is what stands in the slices.
+	// Published is what stands.
 	Published *Standing
 	// State tells what has been made of an endpoint, by its place among Candidates.Probes.
 	State func(probe int) ProbeState

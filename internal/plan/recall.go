@@ -5,25 +5,24 @@ import (
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // Recall is what one plan hands on to the next one of the same ExternalBackend. As long as nothing changes but verdicts, the candidates stay as they are, and so do the slices that
-// hold them: a plan is then a look at every endpoint's conditions, and takes memory for the slices that it writes alone. Whatever else changes is planned from the beginning. What comes
-// out is the same either way. The zero Recall recalls nothing.
+// hold them: a plan is then a look at every endpoint's conditions, and builds the slices that it writes. Whatever else changes is planned from the beginning. What comes out is the same
+// either way. The zero Recall recalls nothing.
 type Recall struct {
-	basis      *basis // nil: nothing is recalled
+	basis      *basis // nil: nothing can be recalled
 	template   SliceTemplate
 	metadata   sliceMetadata
 	candidates Candidates
 	// held are the slices that hold the candidates, each of these once, and nothing else, by their names; nil where this is not so.
-	held     map[string]*heldSlice
+	held map[string]*heldSlice
+	// existing is for Slices to plan on.
 	existing []*discoveryv1.EndpointSlice
 }
 
 // basis is what candidates follow from, beside what stands.
 type basis struct {
-	uid        types.UID
 	generation int64 // of the spec
 	families   Families
 	headless   bool
@@ -35,10 +34,9 @@ type basis struct {
 
 // heldSlice is a slice whose endpoints are candidates.
 type heldSlice struct {
+	// slice says just what it should, but for conditions; nil where nobody has looked yet.
 	slice   *discoveryv1.EndpointSlice
 	members []int32 // into the candidates, one for each endpoint
-	// checked: but for conditions, slice says just what it should.
-	checked bool
 }
 
 // Candidates decides which endpoints may be published.
@@ -49,7 +47,7 @@ type heldSlice struct {
 //     order in spec; a leaving address loses to all.
 //  4. At most Max endpoints are published; what is published already stays first.
 //
-// They are good until the next call. Slices of the template are to hold them.
+// Slices of the template are to hold them. They are good until the next call: Publish writes their conditions, be they recalled or new.
 func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 	b := basisOf(&in)
 	if r.candidates.again = r.stands(&in, b, &t); r.candidates.again {
@@ -64,7 +62,7 @@ func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 	return c
 }
 
-// Slices is [Slices] for the candidates, when their conditions have been set.
+// Slices is [Slices] for the candidates of the last call, in their order, with conditions.
 func (r *Recall) Slices(desired []Endpoint) SliceChanges {
 	p := newPlanner(r.template, desired, r.existing)
 	switch {
@@ -72,20 +70,24 @@ func (r *Recall) Slices(desired []Endpoint) SliceChanges {
 		for _, h := range r.held {
 			p.flip(h)
 		}
-	case r.basis != nil:
-		r.held = p.layout(p.plan())
 	default:
-		p.plan()
+		if groups := p.plan(); r.basis != nil {
+			r.held = p.layout(groups)
+		}
+		if r.held == nil { // the next plan begins from the beginning
+			r.basis, r.candidates = nil, Candidates{}
+		}
 	}
+	r.existing = nil
 	return p.changes()
 }
 
-// alone: nothing but the ExternalBackend's own slices plays a part.
-func alone(in *Input) bool { return len(in.Older)+len(in.Beside)+len(in.Published.elsewhere) == 0 }
+// alone: nobody else decides what the ExternalBackend may publish. What stands beside it says something only of addresses that it does not publish yet.
+func alone(in *Input) bool { return len(in.Older)+len(in.Published.elsewhere) == 0 }
 
 func basisOf(in *Input) *basis {
 	b := &basis{
-		uid: in.Backend.UID, generation: in.Backend.Generation, families: in.Families, headless: in.Headless, answers: in.Answers, rules: in.Rules, max: in.Max,
+		generation: in.Backend.Generation, families: in.Families, headless: in.Headless, answers: in.Answers, rules: in.Rules, max: in.Max,
 	}
 	for i := range in.Backend.Spec.Ports {
 		b.serves = append(b.serves, in.Serves(&in.Backend.Spec.Ports[i]))
@@ -94,7 +96,7 @@ func basisOf(in *Input) *basis {
 }
 
 func (b *basis) equal(o *basis) bool {
-	return b.uid == o.uid && b.generation == o.generation && b.families == o.families && b.headless == o.headless && b.max == o.max && b.rules == o.rules &&
+	return b.generation == o.generation && b.families == o.families && b.headless == o.headless && b.max == o.max && b.rules == o.rules &&
 		slices.Equal(b.serves, o.serves) && maps.EqualFunc(b.answers, o.answers, sameAnswer)
 }
 
@@ -102,16 +104,17 @@ func sameAnswer(a, b Answer) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Cause == b.Cause && a.Omitted == b.Omitted && a.Refusal == b.Refusal && slices.Equal(a.Addrs, b.Addrs)
 }
 
+// sameTemplate compares what can change in the life of one ExternalBackend.
 func sameTemplate(a, b *SliceTemplate) bool {
 	owners := a.Owner == b.Owner || a.Owner != nil && b.Owner != nil && sameOwner(a.Owner, b.Owner)
-	return owners && a.Namespace == b.Namespace && a.Service == b.Service && a.Backend == b.Backend && maps.Equal(a.Labels, b.Labels) &&
-		a.Headless == b.Headless && a.ZoneHints == b.ZoneHints && a.NodeHints == b.NodeHints && a.Max == b.Max
+	return owners && maps.Equal(a.Labels, b.Labels) && a.Headless == b.Headless && a.ZoneHints == b.ZoneHints && a.NodeHints == b.NodeHints && a.Max == b.Max
 }
 
-// stands reports whether the candidates of the plan before are those of this one: nothing that they follow from has changed, and just they are published, by slices of the template.
+// stands reports whether the candidates of the plan before are those of this one: nothing that they follow from has changed, and just they are published, by slices of the template. It
+// takes the slices of today over; where it reports false, half of them, and the Recall is good for nothing more.
 func (r *Recall) stands(in *Input, b *basis, t *SliceTemplate) bool {
 	existing := in.Published.slices
-	if r.basis == nil || r.held == nil || len(existing) != len(r.held) || !alone(in) || !sameTemplate(&r.template, t) || !r.basis.equal(b) {
+	if r.held == nil || len(existing) != len(r.held) || !alone(in) || !sameTemplate(&r.template, t) || !r.basis.equal(b) {
 		return false
 	}
 	for _, s := range existing {
@@ -119,22 +122,22 @@ func (r *Recall) stands(in *Input, b *basis, t *SliceTemplate) bool {
 			return false
 		}
 	}
-	r.existing = existing
 	return true
 }
 
-// holds reports whether s is the slice that was held, or has become one that says the same, but for conditions.
+// holds takes s over for h, and reports whether it is the slice that it was, or says the same, but for conditions.
 func (r *Recall) holds(h *heldSlice, s *discoveryv1.EndpointSlice) bool {
-	known := s.ResourceVersion != "" && s.ResourceVersion == h.slice.ResourceVersion && s.UID == h.slice.UID
-	if !(known && h.checked) && !r.says(s, h.members) {
-		return false
-	}
-	h.slice, h.checked = s, true
-	if known {
+	was := h.slice
+	h.slice = s
+	if was != nil && s.ResourceVersion != "" && s.ResourceVersion == was.ResourceVersion && s.UID == was.UID {
 		return true
+	}
+	if !r.says(s, h.members) {
+		return false
 	}
 	for i, j := range h.members {
 		if o := &r.candidates.origins[j]; o.probed() {
+			o.published = true
 			_, o.serving, _ = conditionsOf(&s.Endpoints[i])
 		}
 	}
@@ -174,7 +177,7 @@ func (p *planner) layout(groups []*group) map[string]*heldSlice {
 			if slices.Contains(members, -1) {
 				return nil
 			}
-			held[s.slice.Name] = &heldSlice{slice: s.slice, members: members, checked: !s.written}
+			held[s.slice.Name] = &heldSlice{members: members}
 		}
 	}
 	return held

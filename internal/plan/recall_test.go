@@ -73,6 +73,7 @@ type life struct {
 
 	stored  cluster
 	version int
+	earlier []*discoveryv1.EndpointSlice // what was there a plan ago
 
 	recall          Recall
 	tier            *TierState
@@ -101,6 +102,9 @@ func newLife(t *testing.T, seed uint64) *life {
 		if r.IntN(6) == 0 {
 			spec.HealthCheck.Mode = v1alpha1.HealthCheckModeObserve
 		}
+		if r.IntN(2) == 0 {
+			spec.HealthCheck.InitialState = v1alpha1.InitialStateReady
+		}
 	}
 	for range 1 + r.IntN(12) {
 		l.addTarget()
@@ -117,7 +121,9 @@ func (l *life) address() netip.Addr {
 }
 
 func (l *life) addTarget() {
-	t := v1alpha1.Target{Name: fmt.Sprintf("t%d", l.random.IntN(1000)), Zone: []string{"", "a", "b"}[l.random.IntN(3)], Priority: int32(l.random.IntN(2))}
+	t := v1alpha1.Target{
+		Name: fmt.Sprintf("t%d", l.random.IntN(1000)), Zone: []string{"", "a", "b"}[l.random.IntN(3)], NodeName: []string{"", "n"}[l.random.IntN(2)], Priority: int32(l.random.IntN(2)),
+	}
 	if slices.ContainsFunc(l.backend.Spec.Targets, func(o v1alpha1.Target) bool { return o.Name == t.Name }) {
 		return
 	}
@@ -198,7 +204,7 @@ func (l *life) happen() {
 // edit changes the spec, or what its names lead to.
 func (l *life) edit() {
 	t := l.anyTarget()
-	switch n := l.random.IntN(7); {
+	switch n := l.random.IntN(8); {
 	case n == 0 || t == nil:
 		l.addTarget()
 	case n == 1:
@@ -212,9 +218,33 @@ func (l *life) edit() {
 	case n == 3:
 		t.Zone, t.Priority = "c", 1-t.Priority
 		l.backend.Generation++
+	case n == 4:
+		l.reword(t)
 	default:
 		l.answer(t)
 	}
+}
+
+// reword changes a word of an answer, and no address.
+func (l *life) reword(t *v1alpha1.Target) {
+	a, ok := l.answers[t.Name]
+	if !ok {
+		return
+	}
+	switch l.random.IntN(5) {
+	case 0:
+		a.Status = AnswerStale
+	case 1:
+		a.Reason += "r"
+	case 2:
+		a.Cause += "c"
+	case 3:
+		a.Omitted++
+	case 4:
+		a.Refusal.WouldDeny = !a.Refusal.WouldDeny
+	}
+	l.answers = maps.Clone(l.answers)
+	l.answers[t.Name] = a
 }
 
 // meddle changes what is stored, as others and their webhooks may.
@@ -252,7 +282,7 @@ func (l *life) meddleWithEndpoints(s *discoveryv1.EndpointSlice) {
 	if len(s.Endpoints) == 0 {
 		return
 	}
-	switch e := &s.Endpoints[l.random.IntN(len(s.Endpoints))]; l.random.IntN(8) {
+	switch e := &s.Endpoints[l.random.IntN(len(s.Endpoints))]; l.random.IntN(12) {
 	case 0:
 		e.Conditions = discoveryv1.EndpointConditions{Ready: new(l.random.IntN(2) == 0)}
 	case 1:
@@ -268,7 +298,35 @@ func (l *life) meddleWithEndpoints(s *discoveryv1.EndpointSlice) {
 	case 6:
 		s.AddressType = discoveryv1.AddressTypeFQDN
 	case 7:
+		e.Conditions.Serving = new(!orTrue(e.Conditions.Serving))
+	case 8:
+		e.Conditions.Serving = nil
+	case 9:
+		if s.AddressType == discoveryv1.AddressTypeIPv4 {
+			e.Addresses = []string{"::ffff:" + e.Addresses[0]}
+		}
+	case 10:
+		slices.Reverse(s.Endpoints)
+		l.attribute(s)
+	case 11:
 		s.Ports = []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8081)), Protocol: new(corev1.ProtocolTCP)}}
+	}
+}
+
+// attribute makes the annotation fit the order of the endpoints.
+func (l *life) attribute(s *discoveryv1.EndpointSlice) {
+	var annotation runEncoder
+	known := Published(l.stored.list()).Endpoints()
+	for _, e := range s.Endpoints {
+		for i := range known {
+			if known[i].Addr.String() == e.Addresses[0] {
+				annotation.add(&known[i], e.Addresses[0])
+				break
+			}
+		}
+	}
+	if s.Annotations != nil {
+		s.Annotations[v1alpha1.AnnotationEndpoints] = string(annotation.bytes())
 	}
 }
 
@@ -287,7 +345,7 @@ func (l *life) turnOver() {
 			*list = append(*list, Endpoint{Target: "other", Addr: addr, Ports: []Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}}, Ready: true, Serving: true})
 		}
 	}
-	switch l.random.IntN(12) {
+	switch l.random.IntN(14) {
 	case 0:
 		toggle(&l.beside)
 	case 1:
@@ -306,6 +364,10 @@ func (l *life) turnOver() {
 	case 10:
 		l.template.ZoneHints = !l.template.ZoneHints
 	case 11:
+		l.template.NodeHints = !l.template.NodeHints
+	case 12:
+		l.limit = []int{6, 10, 1000}[l.random.IntN(3)]
+	case 13:
 		l.template.Max = 1 + l.random.IntN(12)
 	case 6:
 		if l.lacking = "more"; l.random.IntN(2) == 0 {
@@ -361,13 +423,19 @@ func (l *life) run(r *Recall, probes []Probe, existing []*discoveryv1.EndpointSl
 // plan plans twice, compares, and writes what has been planned, of which some is refused at times.
 func (l *life) plan() {
 	existing := l.stored.list()
+	if l.earlier != nil && l.random.IntN(15) == 0 { // the cache is behind
+		existing = l.earlier
+	}
+	l.earlier = slices.Clone(existing)
 	before := make([]*discoveryv1.EndpointSlice, len(existing))
 	for i, s := range existing {
 		before[i] = s.DeepCopy()
 	}
+	if l.random.IntN(8) == 0 {
+		l.planAhead(existing)
+	}
 	var anew Recall
 	want, _ := l.run(&anew, nil, existing)
-	want.Endpoints = slices.Clone(want.Endpoints)
 	got, tier := l.run(&l.recall, l.probes, existing)
 	l.plans++
 	if l.recall.candidates.again {
@@ -394,7 +462,38 @@ func (l *life) plan() {
 		case w.verb == "delete":
 			delete(l.stored, w.slice.Name)
 		default:
+			if len(w.slice.Endpoints) > 0 && l.random.IntN(20) == 0 {
+				l.intercept(w.slice)
+			}
 			l.store(w.slice)
 		}
+	}
+}
+
+// planAhead is a first plan of the same reconcile, for a Service that is yet to come, of which only what is to be created counts.
+func (l *life) planAhead(existing []*discoveryv1.EndpointSlice) {
+	ahead := *l
+	ahead.lacking, ahead.families.IPv6 = "", l.random.IntN(2) == 0
+	ahead.verdicts = maps.Clone(l.verdicts)
+	for id := range ahead.verdicts {
+		ahead.verdicts[id] = Verdict(l.random.IntN(3))
+	}
+	planned, _ := ahead.run(&l.recall, l.probes, existing)
+	l.probes, l.named = slices.Clone(planned.Probes), planned.Named
+}
+
+// intercept is a webhook that changes what is written.
+func (l *life) intercept(s *discoveryv1.EndpointSlice) {
+	switch e := &s.Endpoints[0]; l.random.IntN(5) {
+	case 0:
+		s.Labels["hook"] = "x"
+	case 1:
+		delete(s.Labels, "team")
+	case 2:
+		e.Conditions.Ready = new(!*e.Conditions.Ready)
+	case 3:
+		e.Conditions.Serving = new(!*e.Conditions.Serving)
+	case 4:
+		slices.Reverse(s.Endpoints)
 	}
 }

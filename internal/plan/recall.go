@@ -65,20 +65,19 @@ func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 // Slices is [Slices] for the candidates of the last call, in their order, with conditions.
 func (r *Recall) Slices(desired []Endpoint) SliceChanges {
 	p := newPlanner(r.template, desired, r.existing)
-	switch {
-	case r.candidates.again:
+	r.existing = nil
+	if r.candidates.again {
 		for _, h := range r.held {
 			p.flip(h)
 		}
-	default:
-		if groups := p.plan(); r.basis != nil {
-			r.held = p.layout(groups)
-		}
-		if r.held == nil { // the next plan begins from the beginning
-			r.basis, r.candidates = nil, Candidates{}
-		}
+		return p.changes()
 	}
-	r.existing = nil
+	if groups := p.plan(); r.basis != nil {
+		r.held = p.layout(groups)
+	}
+	if r.held == nil { // the next plan begins from the beginning
+		r.basis, r.candidates = nil, Candidates{}
+	}
 	return p.changes()
 }
 

@@ -71,6 +71,16 @@ var stories = []story{
 		},
 	},
 	{
+		name: "verdicts alone change", // from plan to plan, which recall one another
+		steps: []func(*world){
+			func(w *world) { resolves(1, 12)(w); verdict(probe.Healthy, 1, 12)(w); w.spec(poolSpec) },
+			verdict(probe.Unhealthy, 2, 4),
+			func(w *world) { verdict(probe.Healthy, 2, 4)(w); verdict(probe.Unhealthy, 6, 11)(w) },
+			verdict(probe.Unhealthy, 1, 12),
+			verdict(probe.Healthy, 1, 12),
+		},
+	},
+	{
 		name: "ClusterIP, Headless, NodePort, ExternalName",
 		steps: []func(*world){
 			func(w *world) { resolves(1, 5)(w); verdict(probe.Healthy, 1, 5)(w); w.spec(poolSpec) },

@@ -24,7 +24,7 @@ func newHerd(h *harness.Test, size int) *herd {
 	d := &herd{Test: h, machine: h.Machine("herd"), states: harness.States{}}
 	b := newBackend("herd", byName["http"])
 	b.Spec.HealthCheck.HTTPGet.Path, b.Spec.HealthCheck.PeriodSeconds = lab.HealthPath, 1
-	b.Spec.HealthCheck.TimeoutSeconds, b.Spec.HealthCheck.ConfirmPeriodMilliseconds = 1, 100
+	b.Spec.HealthCheck.ConfirmPeriodMilliseconds = 100 // the timeout stays long: the ill answer, and who is only slow must not seem to flap
 	for i := range size {
 		d.servers = append(d.servers, h.Serve(d.machine, "http", int(d.at(i).Port())))
 		d.states[d.at(i)] = harness.Healthy

@@ -394,8 +394,7 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 	publication := plan.Publish(plan.PublishInput{
 		Backend: b, Published: published, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
-	tier := publication.Tier // not a part of what is much larger
-	m.tier = &tier
+	m.tier = new(publication.Tier) // not a part of what is much larger
 	var settled bool
 	o.desired, settled = plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
 	return slicePlan{

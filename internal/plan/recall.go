@@ -64,7 +64,7 @@ func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 
 // Slices is [Slices] for the candidates of the last call, in their order, with conditions.
 func (r *Recall) Slices(desired []Endpoint) SliceChanges {
-	p := newPlanner(r.template, desired, r.existing)
+	p := newPlanner(r.template, r.metadata, desired, r.existing)
 	r.existing = nil
 	if r.candidates.again {
 		for _, h := range r.held {

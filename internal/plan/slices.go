@@ -49,7 +49,7 @@ const (
 // may be twice in desired; its order is of no account, nor is that of existing, and neither is changed. Addresses that no slice can hold (invalid, IPv4-mapped, with
 // an IPv6 zone) are left out.
 func Slices(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) SliceChanges {
-	p := newPlanner(t, desired, existing)
+	p := newPlanner(t, newSliceMetadata(&t), desired, existing)
 	p.plan()
 	return p.changes()
 }
@@ -200,9 +200,9 @@ type slot struct {
 
 func (s *slot) light(limit int) bool { return s.size > 0 && 2*s.size <= limit }
 
-func newPlanner(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) *planner {
+func newPlanner(t SliceTemplate, m sliceMetadata, desired []Endpoint, existing []*discoveryv1.EndpointSlice) *planner {
 	t.Max = min(max(t.Max, 1), maxPerSlice)
-	return &planner{template: t, metadata: newSliceMetadata(&t), desired: desired, existing: existing}
+	return &planner{template: t, metadata: m, desired: desired, existing: existing}
 }
 
 // plan goes through the steps of the package comment.

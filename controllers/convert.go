@@ -93,7 +93,7 @@ func wanted(b *v1alpha1.ExternalBackend, f plan.Families, view *policy.View) nam
 	for i := range b.Spec.Targets {
 		t := &b.Spec.Targets[i]
 		name := cmp.Or(t.Hostname, t.SRVName)
-		if name == "" || t.State == v1alpha1.TargetStateDisabled {
+		if name == "" || t.AdminState == v1alpha1.AdminStateDisabled {
 			continue
 		}
 		var ports []policy.Port

@@ -76,7 +76,7 @@ func noteForeignRemoved(kind, name string) note {
 // conditionNotes tell which conditions went wrong with this status.
 func conditionNotes(before, after []metav1.Condition) []note {
 	var out []note
-	for _, t := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionPermitted, v1alpha1.ConditionResolved, v1alpha1.ConditionProgrammed} {
+	for _, t := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionPermitted, v1alpha1.ConditionNamesResolved, v1alpha1.ConditionProgrammed} {
 		was, is := meta.FindStatusCondition(before, t), meta.FindStatusCondition(after, t)
 		if is == nil || is.Status != metav1.ConditionFalse || was != nil && was.Status == is.Status && was.Reason == is.Reason {
 			continue
@@ -113,9 +113,9 @@ func trafficNotes(before, after *int32, failedOpen, failOpen bool) []note {
 	var out []note
 	switch {
 	case before != nil && after != nil && *before != *after:
-		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active in place of tier %d.", *after, *before).on("status.activePriority{%d}", *after))
+		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active in place of tier %d.", *after, *before).on("status.activeTier{%d}", *after))
 	case before == nil && after != nil:
-		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active.", *after).on("status.activePriority{%d}", *after))
+		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active.", *after).on("status.activeTier{%d}", *after))
 	case before != nil && after == nil:
 		out = append(out, warning(eventTierChanged, "Failover", "No tier has enough healthy endpoints to be active; tier %d was.", *before))
 	}

@@ -361,7 +361,7 @@ func (o *observation) asPermitted(b *v1alpha1.ExternalBackend) *v1alpha1.Externa
 		return b
 	}
 	t := &b.Spec.Targets[0]
-	if o.nameNotes(b).Denied == "" && t.State != v1alpha1.TargetStateDisabled {
+	if o.nameNotes(b).Denied == "" && t.AdminState != v1alpha1.AdminStateDisabled {
 		return b
 	}
 	b = b.DeepCopy()

@@ -170,8 +170,8 @@ func TestUnseenService(t *testing.T) {
 func TestTierHandsOver(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
-	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedPriority: %},
-		targets: [{name: a, address: 203.0.113.1, ports: [{name: http, port: 6432}]}, {name: b, address: 203.0.113.2, priority: 1}]}`
+	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedTier: %},
+		targets: [{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}]}`
 	pin := func(to string) { w.spec(strings.Replace(spec, "%", to, 1)) }
 	pin("0")
 	w.settle()
@@ -214,8 +214,8 @@ func TestDeadWhileOthersFail(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 5)(w)
 	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {minHealthyPercent: 60}, targets: [
-		{name: a, address: 203.0.113.1, ports: [{name: http, port: 6432}]}, {name: c, address: 203.0.113.3, ports: [{name: http, port: 6432}]},
-		{name: d, address: 203.0.113.4, ports: [{name: http, port: 6432}]}, {name: b, address: 203.0.113.2, priority: 1}]}`)
+		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]}, {name: c, address: 203.0.113.3, ports: [{name: http, targetPort: 6432}]},
+		{name: d, address: 203.0.113.4, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}]}`)
 	w.settle()
 	w.refuse = func(o client.Object) error {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Endpoints[0].Addresses[0] == "203.0.113.2" {
@@ -246,12 +246,12 @@ func TestDeadWhileOthersFail(t *testing.T) {
 func TestTierHandsOverDespiteOthers(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 9)(w)
-	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedPriority: %d}, targets: [
-		{name: a, address: 203.0.113.1, ports: [{name: http, port: 6432}]}, {name: b, address: 203.0.113.2, priority: 1}%s]}`
+	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedTier: %d}, targets: [
+		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}%s]}`
 	w.spec(fmt.Sprintf(spec, 0, ""))
 	w.settle()
 	w.refuse = newSlices
-	w.spec(fmt.Sprintf(spec, 1, ", {name: c, address: 203.0.113.3, priority: 1, ports: [{name: http, port: 7432}]}"))
+	w.spec(fmt.Sprintf(spec, 1, ", {name: c, address: 203.0.113.3, tier: 1, ports: [{name: http, targetPort: 7432}]}"))
 	for range 2 {
 		_, _ = w.reconcile()
 	}
@@ -376,7 +376,7 @@ func TestRestartWithoutAnswers(t *testing.T) {
 	failed := map[string]resolve.Answer{"pool.example.com": {Status: resolve.Failed}}
 	w.resolver.known = failed
 	w.settle()
-	if tier := w.backend().Status.ActivePriority; tier != nil {
+	if tier := w.backend().Status.ActiveTier; tier != nil {
 		t.Fatalf("tier %d is active, of which there are no addresses", *tier)
 	}
 	before := w.writes
@@ -394,8 +394,8 @@ func TestRestartWithoutAnswers(t *testing.T) {
 func TestTwoPortsRenamed(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
-	const spec = `{ports: [{name: NAME, port: 80, protocol: TCP, targetPort: 6432}], healthCheck: {tcpSocket: {}}, failover: {pinnedPriority: 0},
-		targets: [{name: a, address: 203.0.113.1, ports: [{name: NAME, port: 6432}]}, {name: b, address: 203.0.113.1, priority: 1, ports: [{name: NAME, port: 6433}]}]}`
+	const spec = `{ports: [{name: NAME, port: 80, protocol: TCP, targetPort: 6432}], healthCheck: {tcpSocket: {}}, failover: {pinnedTier: 0},
+		targets: [{name: a, address: 203.0.113.1, ports: [{name: NAME, targetPort: 6432}]}, {name: b, address: 203.0.113.1, tier: 1, ports: [{name: NAME, targetPort: 6433}]}]}`
 	w.spec(strings.ReplaceAll(spec, "NAME", "http"))
 	w.settle()
 	w.expectReady("http", "203.0.113.1")
@@ -403,7 +403,7 @@ func TestTwoPortsRenamed(t *testing.T) {
 	w.spec(strings.ReplaceAll(spec, "NAME", "web"))
 	w.settle()
 	w.expectReady("http", "203.0.113.1")
-	w.spec(`{failover: {pinnedPriority: 1}}`)
+	w.spec(`{failover: {pinnedTier: 1}}`)
 	w.settle()
 	w.expectReady("http", "203.0.113.1")
 }
@@ -522,7 +522,7 @@ func TestLostForAMoment(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
 	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failback: Manual},
-		targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, priority: 1}]}`)
+		targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`)
 	w.settle()
 	verdict(probe.Unhealthy, 1, 2)(w)
 	w.settle()

@@ -35,7 +35,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1alpha1.ExternalBacken
 	if equality.Semantic.DeepEqual(before, after) {
 		return time.Time{}, nil
 	}
-	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && sameConditions(before.Conditions, after.Conditions) && sameTier(before.ActivePriority, after.ActivePriority) {
+	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && sameConditions(before.Conditions, after.Conditions) && sameTier(before.ActiveTier, after.ActiveTier) {
 		return due, nil
 	}
 	old, changed := b.DeepCopy(), b.DeepCopy()
@@ -77,10 +77,10 @@ func (r *Reconciler) verdictNotes(b *v1alpha1.ExternalBackend, status v1alpha1.E
 	var notes []note
 	if m.told != nil {
 		news := m.verdicts.since(m.told.verdicts)
-		notes = append(trafficNotes(m.told.tier, status.ActivePriority, m.told.failOpen, p.FailOpen), endpointNotes(news)...)
+		notes = append(trafficNotes(m.told.tier, status.ActiveTier, m.told.failOpen, p.FailOpen), endpointNotes(news)...)
 		r.Metrics.transitions(news)
 	}
-	m.told = &told{verdicts: m.verdicts, tier: status.ActivePriority, failOpen: p.FailOpen}
+	m.told = &told{verdicts: m.verdicts, tier: status.ActiveTier, failOpen: p.FailOpen}
 	r.Metrics.endpoints(client.ObjectKeyFromObject(b), plan.CountStates(out.status.Candidates, p))
 	return notes
 }

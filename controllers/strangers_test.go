@@ -172,7 +172,7 @@ func TestRefusalIsTriedAgain(t *testing.T) {
 // TestRefusedWhileInvalid: a spec that can't be acted on keeps what it had, but for what policy refuses.
 func TestRefusedWhileInvalid(t *testing.T) {
 	w := literalWorld(t)
-	w.spec(strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}", "{name: a, address: 203.0.113.1, ports: [{name: nope, port: 1}]}", 1))
+	w.spec(strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}", "{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}", 1))
 	w.settle()
 	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
 	if n := len(w.endpoints()); n != 2 {
@@ -216,7 +216,7 @@ func TestRenamedWhileInvalid(t *testing.T) {
 	verdict(probe.Healthy, 1, 3)(w)
 	w.spec(poolSpec)
 	published("valid", 2)
-	const renamed = `{targets: [{name: renamed, hostname: pool.example.com, ports: [{name: nope, port: 1}]}]}`
+	const renamed = `{targets: [{name: renamed, hostname: pool.example.com, ports: [{name: nope, targetPort: 1}]}]}`
 	w.spec(renamed)
 	published("renamed", 2)
 	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")

@@ -17,7 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.serviceType`,priority=1
-// +kubebuilder:printcolumn:name="Tier",type=integer,JSONPath=`.status.activePriority`,priority=1
+// +kubebuilder:printcolumn:name="Tier",type=integer,JSONPath=`.status.activeTier`,priority=1
 // +kubebuilder:validation:XValidation:rule=`self.metadata.name.size() <= 63 && !self.metadata.name.contains('.') && self.metadata.name >= 'a'`,message="metadata.name must be a DNS label of at most 63 characters that begins with a letter"
 // +kubebuilder:validation:XValidation:rule=`has(self.spec.serviceRef) || has(oldSelf.spec.serviceRef) || (has(self.spec.service) && has(self.spec.service.name) ? self.spec.service.name : self.metadata.name) == (has(oldSelf.spec.service) && has(oldSelf.spec.service.name) ? oldSelf.spec.service.name : oldSelf.metadata.name)`,message="the effective Service name is immutable",fieldPath=".spec.service.name"
 type ExternalBackend struct {
@@ -102,7 +102,7 @@ type ExternalBackendSpec struct {
 	// +optional
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
-	// failover chooses the active tier among the targets' priorities; absent,
+	// failover chooses the active tier among the targets' tiers; absent,
 	// every default holds.
 	// +optional
 	Failover *Failover `json:"failover,omitempty"`
@@ -324,18 +324,18 @@ type Port struct {
 	NodePort int32 `json:"nodePort,omitempty"`
 }
 
-// TargetState is what a user wants of a target.
+// AdminState is what a user wants of a target.
 //
 // +kubebuilder:validation:Enum=Active;Draining;Disabled
-type TargetState string
+type AdminState string
 
 const (
-	// TargetStateActive publishes the target by its health and tier.
-	TargetStateActive TargetState = "Active"
-	// TargetStateDraining publishes it as terminating: a last resort.
-	TargetStateDraining TargetState = "Draining"
-	// TargetStateDisabled neither publishes nor probes it.
-	TargetStateDisabled TargetState = "Disabled"
+	// AdminStateActive publishes the target by its health and tier.
+	AdminStateActive AdminState = "Active"
+	// AdminStateDraining publishes it as terminating: a last resort.
+	AdminStateDraining AdminState = "Draining"
+	// AdminStateDisabled neither publishes nor probes it.
+	AdminStateDisabled AdminState = "Disabled"
 )
 
 // Target is one external server, by exactly one of address, hostname and srvName.
@@ -369,7 +369,7 @@ type Target struct {
 
 	// srvName is a lower-case FQDN, underscores allowed, looked up as SRV
 	// (RFC 2782). A record's port replaces the target port of the first of
-	// spec.ports; the ranks of the records' priorities add to priority.
+	// spec.ports; the ranks of the records' priorities add to tier.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -399,19 +399,18 @@ type Target struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	NodeName string `json:"nodeName,omitempty"`
 
-	// priority is the target's tier: 0 (default, first) to 127; a higher number is
-	// a standby tier.
+	// tier is 0 (default, first) to 127; a higher number is a standby tier.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=127
-	Priority int32 `json:"priority,omitempty"`
+	Tier int32 `json:"tier,omitempty"`
 
-	// state is Active (default), Draining (terminating: a last resort) or Disabled
+	// adminState is Active (default), Draining (terminating: a last resort) or Disabled
 	// (neither published nor probed).
 	// +optional
 	// +kubebuilder:default=Active
-	State TargetState `json:"state,omitempty"`
+	AdminState AdminState `json:"adminState,omitempty"`
 }
 
 // TargetPort overrides the target port of one port of spec.ports.
@@ -423,11 +422,11 @@ type TargetPort struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
 	Name string `json:"name"`
 
-	// port is the target's port, 1 to 65535.
+	// targetPort is the target's port, 1 to 65535.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port"`
+	TargetPort int32 `json:"targetPort"`
 }
 
 // DNSResolution says who resolves the targets' names.
@@ -861,7 +860,7 @@ const (
 // Failover chooses the active tier.
 type Failover struct {
 	// minHealthyPercent is the healthy share a tier needs to be active, 1 to 100;
-	// default 1. The active tier is the lowest priority that has it.
+	// default 1. The active tier is the lowest tier that has it.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -877,17 +876,17 @@ type Failover struct {
 	FailbackDelaySeconds *int32 `json:"failbackDelaySeconds,omitempty"`
 
 	// failback is Automatic (default) or Manual: only a dead active tier or
-	// pinnedPriority moves it.
+	// pinnedTier moves it.
 	// +optional
 	// +kubebuilder:default=Automatic
 	Failback FailbackMode `json:"failback,omitempty"`
 
-	// pinnedPriority makes this tier active, whatever its health, 0 to 127; absent:
+	// pinnedTier makes this tier active, whatever its health, 0 to 127; absent:
 	// none is pinned.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=127
-	PinnedPriority *int32 `json:"pinnedPriority,omitempty"`
+	PinnedTier *int32 `json:"pinnedTier,omitempty"`
 }
 
 // ExternalBackendStatus tells what is published.
@@ -910,11 +909,11 @@ type ExternalBackendStatus struct {
 	// +optional
 	Endpoints *EndpointCounts `json:"endpoints,omitempty"`
 
-	// activePriority is the active tier; absent where no tier qualifies.
+	// activeTier is the active tier; absent where no tier qualifies.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=127
-	ActivePriority *int32 `json:"activePriority,omitempty"`
+	ActiveTier *int32 `json:"activeTier,omitempty"`
 
 	// targets are the targets, worst first, at most 64.
 	// +optional

@@ -57,11 +57,11 @@ const (
 
 // Condition Resolved: every name has a current answer.
 const (
-	// ConditionResolved is True when every name has a current answer, and where
+	// ConditionNamesResolved is True when every name has a current answer, and where
 	// there are no names.
-	ConditionResolved = "Resolved"
-	// ReasonResolved: every name has a current answer.
-	ReasonResolved = "Resolved"
+	ConditionNamesResolved = "NamesResolved"
+	// ReasonNamesResolved: every name has a current answer.
+	ReasonNamesResolved = "NamesResolved"
 	// ReasonResolutionFailed: a name was never resolved, or its last good answer
 	// may not serve any longer. Also the reason of such a target.
 	ReasonResolutionFailed = "ResolutionFailed"

@@ -309,8 +309,8 @@ func (in *ExternalBackendStatus) DeepCopyInto(out *ExternalBackendStatus) {
 		*out = new(EndpointCounts)
 		**out = **in
 	}
-	if in.ActivePriority != nil {
-		in, out := &in.ActivePriority, &out.ActivePriority
+	if in.ActiveTier != nil {
+		in, out := &in.ActiveTier, &out.ActiveTier
 		*out = new(int32)
 		**out = **in
 	}
@@ -348,8 +348,8 @@ func (in *Failover) DeepCopyInto(out *Failover) {
 		*out = new(int32)
 		**out = **in
 	}
-	if in.PinnedPriority != nil {
-		in, out := &in.PinnedPriority, &out.PinnedPriority
+	if in.PinnedTier != nil {
+		in, out := &in.PinnedTier, &out.PinnedTier
 		*out = new(int32)
 		**out = **in
 	}

@@ -275,12 +275,12 @@ func TestTheLargestSpec(t *testing.T) {
 	largest := literal(addresses...)
 	for i := range largest.Targets {
 		for j := range 20 {
-			largest.Targets[i].Ports = append(largest.Targets[i].Ports, v1alpha1.TargetPort{Name: fmt.Sprint("port-", j), Port: 5432})
+			largest.Targets[i].Ports = append(largest.Targets[i].Ports, v1alpha1.TargetPort{Name: fmt.Sprint("port-", j), TargetPort: 5432})
 		}
 	}
 	largest.DNS = &v1alpha1.DNS{Nameservers: slices.Repeat([]string{"[2001:db8:1111:2222:3333:4444:5555:6666]:53"}, 8)}
 	before := largest.DeepCopy()
-	before.Targets[1023].Ports[19].Port++
+	before.Targets[1023].Ports[19].TargetPort++
 	expect(t, "accepted", g.refusals(largest, before))
 }
 

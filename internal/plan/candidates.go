@@ -320,7 +320,7 @@ func (f *finder) expand(i int) {
 	for _, a := range addrs {
 		place := f.place(a.IP)
 		f.at[place].named = true
-		if t.State == v1alpha1.TargetStateDisabled {
+		if t.AdminState == v1alpha1.AdminStateDisabled {
 			continue
 		}
 		if ports == nil || srv != a.Port {
@@ -345,7 +345,7 @@ func (f *finder) portsOf(t *v1alpha1.Target, srv uint16) []Port {
 func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	t := &f.Backend.Spec.Targets[i]
 	notes := &f.out.Notes[i]
-	o := origin{target: int32(i), place: place, name: targetName(t), tier: tierOf(t, a.Rank), draining: t.State == v1alpha1.TargetStateDraining}
+	o := origin{target: int32(i), place: place, name: targetName(t), tier: tierOf(t, a.Rank), draining: t.AdminState == v1alpha1.AdminStateDraining}
 	published, exact := f.Published.at(place, ports)
 	f.addProbe(&o, t, a.Port, ports, cmp.Or(published, f.beside[a.IP]))
 	refusal := f.permit(o.name, a.IP, ports, o.probePort)
@@ -430,7 +430,7 @@ func (f *finder) leave() {
 		}
 		e, o := *p, origin{target: -1, place: place, tier: 127, draining: true, serving: p.Serving}
 		if t, ok := known.targets[p.Target]; ok {
-			if f.Backend.Spec.Targets[t].State == v1alpha1.TargetStateDisabled {
+			if f.Backend.Spec.Targets[t].AdminState == v1alpha1.AdminStateDisabled {
 				continue
 			}
 			o.target = int32(t)

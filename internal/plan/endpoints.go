@@ -130,29 +130,29 @@ func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	}
 	for i := range b.Spec.Targets {
 		target := &b.Spec.Targets[i]
-		active := cmp.Or(target.State, v1alpha1.TargetStateActive) == v1alpha1.TargetStateActive
+		active := cmp.Or(target.AdminState, v1alpha1.AdminStateActive) == v1alpha1.AdminStateActive
 		if active && c.Notes[i].Answer.Status == AnswerPending {
-			t.tier(target.Priority).Pending = true
+			t.tier(target.Tier).Pending = true
 		}
 	}
 	return t
 }
 
-// tier finds or makes the tier of that priority: most of the time the last one.
-func (t *tally) tier(priority int32) *Tier {
-	if t.last < len(t.tiers) && t.tiers[t.last].Priority == priority {
+// tier finds or makes the tier of that number: most of the time the last one.
+func (t *tally) tier(number int32) *Tier {
+	if t.last < len(t.tiers) && t.tiers[t.last].Number == number {
 		return &t.tiers[t.last]
 	}
-	i, ok := slices.BinarySearchFunc(t.tiers, priority, func(t Tier, p int32) int { return cmp.Compare(t.Priority, p) })
+	i, ok := slices.BinarySearchFunc(t.tiers, number, func(t Tier, p int32) int { return cmp.Compare(t.Number, p) })
 	if !ok {
-		t.tiers = slices.Insert(t.tiers, i, Tier{Priority: priority})
+		t.tiers = slices.Insert(t.tiers, i, Tier{Number: number})
 	}
 	t.last = i
 	return &t.tiers[i]
 }
 
-func (t *tally) count(priority int32, v Verdict) {
-	tier := t.tier(priority)
+func (t *tally) count(number int32, v Verdict) {
+	tier := t.tier(number)
 	tier.Endpoints++
 	t.endpoints++
 	if v != Unknown {

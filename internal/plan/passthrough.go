@@ -15,7 +15,7 @@ func PassthroughSlices(t SliceTemplate, b *v1alpha1.ExternalBackend, serves func
 	var current *discoveryv1.EndpointSlice
 	target := &b.Spec.Targets[0]
 	ports := slicePorts(b, target, serves, 0)
-	wanted := allowed && target.State != v1alpha1.TargetStateDisabled && len(ports) > 0
+	wanted := allowed && target.AdminState != v1alpha1.AdminStateDisabled && len(ports) > 0
 	name := slicePrefix(b.Name, &group{family: discoveryv1.AddressTypeFQDN, key: string(discoveryv1.AddressTypeFQDN)}) + "0"
 	for _, s := range existing {
 		if wanted && s.Name == name && s.AddressType == discoveryv1.AddressTypeFQDN {
@@ -29,7 +29,7 @@ func PassthroughSlices(t SliceTemplate, b *v1alpha1.ExternalBackend, serves func
 	}
 	e := Endpoint{
 		Target: target.Name, Hostname: target.Name, Zone: target.Zone, NodeName: target.NodeName,
-		Serving: true, Terminating: target.State == v1alpha1.TargetStateDraining,
+		Serving: true, Terminating: target.AdminState == v1alpha1.AdminStateDraining,
 	}
 	e.Ready = !e.Terminating
 	next := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.Namespace}}

@@ -122,7 +122,7 @@ func (l *life) address() netip.Addr {
 
 func (l *life) addTarget() {
 	t := v1alpha1.Target{
-		Name: fmt.Sprintf("t%d", l.random.IntN(1000)), Zone: []string{"", "a", "b"}[l.random.IntN(3)], NodeName: []string{"", "n"}[l.random.IntN(2)], Priority: int32(l.random.IntN(2)),
+		Name: fmt.Sprintf("t%d", l.random.IntN(1000)), Zone: []string{"", "a", "b"}[l.random.IntN(3)], NodeName: []string{"", "n"}[l.random.IntN(2)], Tier: int32(l.random.IntN(2)),
 	}
 	if slices.ContainsFunc(l.backend.Spec.Targets, func(o v1alpha1.Target) bool { return o.Name == t.Name }) {
 		return
@@ -136,7 +136,7 @@ func (l *life) addTarget() {
 		t.Address = l.address().String()
 	}
 	if l.random.IntN(6) == 0 && t.SRVName == "" {
-		t.Ports = []v1alpha1.TargetPort{{Name: "http", Port: int32(8080 + l.random.IntN(2))}}
+		t.Ports = []v1alpha1.TargetPort{{Name: "http", TargetPort: int32(8080 + l.random.IntN(2))}}
 	}
 	l.backend.Spec.Targets = append(l.backend.Spec.Targets, t)
 	l.backend.Generation++
@@ -213,10 +213,10 @@ func (l *life) edit() {
 		l.backend.Spec.Targets = slices.Delete(l.backend.Spec.Targets, i, i+1)
 		l.backend.Generation++
 	case n == 2:
-		t.State = []v1alpha1.TargetState{v1alpha1.TargetStateActive, v1alpha1.TargetStateDraining, v1alpha1.TargetStateDisabled}[l.random.IntN(3)]
+		t.AdminState = []v1alpha1.AdminState{v1alpha1.AdminStateActive, v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled}[l.random.IntN(3)]
 		l.backend.Generation++
 	case n == 3:
-		t.Zone, t.Priority = "c", 1-t.Priority
+		t.Zone, t.Tier = "c", 1-t.Tier
 		l.backend.Generation++
 	case n == 4:
 		l.reword(t)

@@ -280,8 +280,8 @@ func (w *world) report(in StatusInput) {
 	s := w.status
 	if s.Endpoints != nil {
 		fmt.Fprintf(&w.out, "ready %s, healthy %d, unhealthy %d", s.Endpoints.ReadyOfTotal, s.Endpoints.Healthy, s.Endpoints.Unhealthy)
-		if s.ActivePriority != nil {
-			fmt.Fprintf(&w.out, ", tier %d", *s.ActivePriority)
+		if s.ActiveTier != nil {
+			fmt.Fprintf(&w.out, ", tier %d", *s.ActiveTier)
 		}
 		w.out.WriteByte('\n')
 	}

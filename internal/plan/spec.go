@@ -70,7 +70,7 @@ func failover(b *v1alpha1.ExternalBackend) Failover {
 			f.FailbackDelay = time.Duration(*s.FailbackDelaySeconds) * time.Second
 		}
 		f.Manual = s.Failback == v1alpha1.FailbackManual
-		f.Pinned = s.PinnedPriority
+		f.Pinned = s.PinnedTier
 	}
 	return f
 }
@@ -79,7 +79,7 @@ func failover(b *v1alpha1.ExternalBackend) Failover {
 func targetName(t *v1alpha1.Target) string { return cmp.Or(t.Hostname, t.SRVName) }
 
 // tierOf is the tier of an endpoint of t whose SRV record ranks rank.
-func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.Priority+int32(rank)) }
+func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.Tier+int32(rank)) }
 
 // targetPort is the port number that traffic for p goes to at t. A port that an SRV record gave, other than 0, replaces that of the first of spec.ports.
 func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) int32 {
@@ -88,7 +88,7 @@ func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) in
 	}
 	for i := range t.Ports {
 		if t.Ports[i].Name == p.Name {
-			return t.Ports[i].Port
+			return t.Ports[i].TargetPort
 		}
 	}
 	return cmp.Or(p.TargetPort, p.Port)

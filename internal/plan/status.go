@@ -43,7 +43,7 @@ func Status(in StatusInput) v1alpha1.ExternalBackendStatus {
 		ServiceName:        ServiceName(in.Backend),
 		ServiceType:        ServiceType(in.Backend),
 		Endpoints:          in.Before.Endpoints,
-		ActivePriority:     in.Before.ActivePriority,
+		ActiveTier:     in.Before.ActiveTier,
 		Targets:            in.Before.Targets,
 		OmittedTargets:     in.Before.OmittedTargets,
 		Conditions:         slices.Clone(in.Before.Conditions),
@@ -61,7 +61,7 @@ func Status(in StatusInput) v1alpha1.ExternalBackendStatus {
 	}
 	w.accepted()
 	w.programmed()
-	for _, t := range []string{v1alpha1.ConditionPermitted, v1alpha1.ConditionResolved, v1alpha1.ConditionHealthy} {
+	for _, t := range []string{v1alpha1.ConditionPermitted, v1alpha1.ConditionNamesResolved, v1alpha1.ConditionHealthy} {
 		if meta.FindStatusCondition(s.Conditions, t) == nil {
 			w.set(t, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Not known yet.")
 		}
@@ -75,7 +75,7 @@ func Status(in StatusInput) v1alpha1.ExternalBackendStatus {
 
 // conditionOrder is the order in which users read conditions: the sum first, then the way from spec to traffic.
 var conditionOrder = []string{
-	v1alpha1.ConditionReady, v1alpha1.ConditionAccepted, v1alpha1.ConditionPermitted, v1alpha1.ConditionResolved, v1alpha1.ConditionProgrammed,
+	v1alpha1.ConditionReady, v1alpha1.ConditionAccepted, v1alpha1.ConditionPermitted, v1alpha1.ConditionNamesResolved, v1alpha1.ConditionProgrammed,
 	v1alpha1.ConditionHealthy, v1alpha1.ConditionStalled,
 }
 
@@ -119,9 +119,9 @@ func (w *statusWriter) count() {
 	}
 	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
 	w.out.Endpoints = &c
-	w.out.ActivePriority = w.Publication.Tier.Active
-	if w.Publication.Tier.Unjudged && w.Before.ActivePriority == nil && w.Before.ObservedGeneration == w.Backend.Generation {
-		w.out.ActivePriority = nil // after a restart what was said holds until there is a verdict, or an answer
+	w.out.ActiveTier = w.Publication.Tier.Active
+	if w.Publication.Tier.Unjudged && w.Before.ActiveTier == nil && w.Before.ObservedGeneration == w.Backend.Generation {
+		w.out.ActiveTier = nil // after a restart what was said holds until there is a verdict, or an answer
 	}
 }
 
@@ -220,13 +220,13 @@ func (w *statusWriter) target(i, endpoints int, worst ProbeState) (v1alpha1.Obse
 	t, notes := &w.Backend.Spec.Targets[i], &w.Candidates.Notes[i]
 	reason := cmp.Or(noteReason(notes), w.stillUnresolved(t.Name, notes))
 	switch {
-	case t.State == v1alpha1.TargetStateDisabled:
+	case t.AdminState == v1alpha1.AdminStateDisabled:
 		return v1alpha1.ObservedStateDisabled, ""
 	case endpoints == 0 && notes.Denied != "":
 		return v1alpha1.ObservedStateDenied, reason
 	case endpoints == 0 && targetName(t) != "" && len(notes.Answer.Addrs) == 0 && Resolves(w.Backend):
 		return v1alpha1.ObservedStateUnresolved, cmp.Or(reason, v1alpha1.ReasonPending)
-	case t.State == v1alpha1.TargetStateDraining:
+	case t.AdminState == v1alpha1.AdminStateDraining:
 		return v1alpha1.ObservedStateDraining, cmp.Or(worst.Reason, reason)
 	case w.Backend.Spec.HealthCheck == nil || !Resolves(w.Backend):
 		return v1alpha1.ObservedStateUnprobed, reason
@@ -325,7 +325,7 @@ func joinSentences(parts ...string) string {
 func (w *statusWriter) list(what func(*TargetNotes) string) string {
 	var l targetList
 	for i := range w.Candidates.Notes {
-		if w.Backend.Spec.Targets[i].State == v1alpha1.TargetStateDisabled {
+		if w.Backend.Spec.Targets[i].AdminState == v1alpha1.AdminStateDisabled {
 			continue
 		}
 		if text := what(&w.Candidates.Notes[i]); text != "" {
@@ -367,16 +367,16 @@ func (w *statusWriter) resolved() {
 		})
 	}
 	if failed := by(AnswerFailed); failed != "" {
-		w.set(v1alpha1.ConditionResolved, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed, "Not resolved: "+failed+".")
+		w.set(v1alpha1.ConditionNamesResolved, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed, "Not resolved: "+failed+".")
 	} else if stale := by(AnswerStale); stale != "" {
-		w.set(v1alpha1.ConditionResolved, metav1.ConditionFalse, v1alpha1.ReasonServingStale, "The last good answer serves: "+stale+".")
+		w.set(v1alpha1.ConditionNamesResolved, metav1.ConditionFalse, v1alpha1.ReasonServingStale, "The last good answer serves: "+stale+".")
 	} else if pending := by(AnswerPending); pending != "" {
-		if before := meta.FindStatusCondition(w.out.Conditions, v1alpha1.ConditionResolved); before != nil && before.ObservedGeneration == w.Backend.Generation {
+		if before := meta.FindStatusCondition(w.out.Conditions, v1alpha1.ConditionNamesResolved); before != nil && before.ObservedGeneration == w.Backend.Generation {
 			return // after a restart what was said holds until there is an answer
 		}
-		w.set(v1alpha1.ConditionResolved, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Being resolved: "+pending+".")
+		w.set(v1alpha1.ConditionNamesResolved, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Being resolved: "+pending+".")
 	} else {
-		w.set(v1alpha1.ConditionResolved, metav1.ConditionTrue, v1alpha1.ReasonResolved, "Every name has a current answer.")
+		w.set(v1alpha1.ConditionNamesResolved, metav1.ConditionTrue, v1alpha1.ReasonNamesResolved, "Every name has a current answer.")
 	}
 }
 
@@ -430,7 +430,7 @@ func (w *statusWriter) ready() {
 		w.set(v1alpha1.ConditionReady, cause.Status, cause.Reason, cause.Message)
 	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName && w.Candidates != nil && w.Candidates.Notes[0].Denied != "":
 		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoReadyEndpoints, "Policy refuses the target: the Service leads nowhere.")
-	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName && w.Backend.Spec.Targets[0].State == v1alpha1.TargetStateDisabled:
+	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName && w.Backend.Spec.Targets[0].AdminState == v1alpha1.AdminStateDisabled:
 		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoReadyEndpoints, "The target is Disabled: the Service leads nowhere.")
 	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName:
 		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "The Service is an alias of the target.")
@@ -453,26 +453,26 @@ func (w *statusWriter) traffic() string {
 		return "No endpoint is published."
 	}
 	text := fmt.Sprintf("%d of %d endpoints are ready.", e.Ready, e.Total)
-	switch active := w.out.ActivePriority; {
+	switch active := w.out.ActiveTier; {
 	case w.Publication != nil && w.Publication.FailOpen:
 		text += " No tier has enough healthy endpoints, and panicThreshold is set: every endpoint of an Active target is ready, whatever its health."
 	case w.pinnedToNothing():
-		text += fmt.Sprintf(" spec.failover.pinnedPriority is %d, and no endpoint has that priority.", *active)
+		text += fmt.Sprintf(" spec.failover.pinnedTier is %d, and no endpoint is in that tier.", *active)
 	case active != nil && *active != 0:
-		text += fmt.Sprintf(" Priority %d is active.", *active)
+		text += fmt.Sprintf(" Tier %d is active.", *active)
 	case active == nil && e.Ready > 0 && w.Publication != nil && w.Publication.Tier.None:
 		text += " No tier has enough healthy endpoints: the healthy ones of every tier are ready."
 	}
 	return text
 }
 
-// pinnedToNothing: the tier that spec.failover.pinnedPriority makes the active one has no endpoint, so that none is ready.
+// pinnedToNothing: the tier that spec.failover.pinnedTier makes the active one has no endpoint, so that none is ready.
 func (w *statusWriter) pinnedToNothing() bool {
 	f := w.Backend.Spec.Failover
-	if f == nil || f.PinnedPriority == nil || w.Candidates == nil || w.out.ActivePriority == nil {
+	if f == nil || f.PinnedTier == nil || w.Candidates == nil || w.out.ActiveTier == nil {
 		return false
 	}
-	return !slices.ContainsFunc(w.Candidates.origins, func(o origin) bool { return o.tier == *f.PinnedPriority })
+	return !slices.ContainsFunc(w.Candidates.origins, func(o origin) bool { return o.tier == *f.PinnedTier })
 }
 
 // EndpointStates are the states that published endpoints are counted by.

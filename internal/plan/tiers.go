@@ -17,9 +17,9 @@ type Failover struct {
 	Pinned *int32
 }
 
-// Tier is what the choice of the active tier needs to know of the endpoints of one priority. Only endpoints of Active targets that are not leaving count.
+// Tier is what the choice of the active tier needs to know of the endpoints of one number. Only endpoints of Active targets that are not leaving count.
 type Tier struct {
-	Priority int32
+	Number int32
 	// Endpoints, of which Verdicts have been judged, of which Healthy are healthy.
 	Endpoints, Verdicts, Healthy int
 	// Pending: a name of the tier has not had its first answer yet.
@@ -46,7 +46,7 @@ func (f Failover) qualifies(t Tier) bool {
 // settled: no endpoint of the tier is still waiting for a first verdict, so that its not qualifying means something.
 func (t Tier) settled() bool { return !t.Pending && t.Verdicts == t.Endpoints }
 
-// ChooseTier returns the active tier among tiers, which are sorted by priority, and the time of the next look (zero: none by time alone).
+// ChooseTier returns the active tier among tiers, which are sorted by number, and the time of the next look (zero: none by time alone).
 //
 //  1. A pinned tier is active.
 //  2. The best tier is the first that qualifies. While a better one is unsettled it may not win a race at the start: the active tier stays while it
@@ -68,14 +68,14 @@ func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierSt
 			blocked = blocked || best == nil && !t.settled()
 			continue
 		}
-		next.Since[t.Priority] = now
-		if since, ok := prev.Since[t.Priority]; ok {
-			next.Since[t.Priority] = since
+		next.Since[t.Number] = now
+		if since, ok := prev.Since[t.Number]; ok {
+			next.Since[t.Number] = since
 		}
 		if best == nil {
 			best = t
 		}
-		if prev.Active != nil && *prev.Active == t.Priority {
+		if prev.Active != nil && *prev.Active == t.Number {
 			active = t
 		}
 	}
@@ -83,18 +83,18 @@ func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierSt
 	case f.Pinned != nil:
 		next.Active = new(*f.Pinned)
 	case blocked && active != nil:
-		next.Active = new(active.Priority)
+		next.Active = new(active.Number)
 	case blocked && prev.None:
 		next.None = true
 	case blocked:
-		next.Active, next.Unjudged = new(first.Priority), true
+		next.Active, next.Unjudged = new(first.Number), true
 	case best == nil: // none qualifies
 		next.None = first != nil
 	case active == nil:
-		next.Active = new(best.Priority)
+		next.Active = new(best.Number)
 	default:
-		priority, look := failback(f, active.Priority, next.Since, now)
-		next.Active = new(priority)
+		number, look := failback(f, active.Number, next.Since, now)
+		next.Active = new(number)
 		return next, look
 	}
 	return next, time.Time{}
@@ -106,12 +106,12 @@ func failback(f Failover, active int32, since map[int32]time.Time, now time.Time
 		return active, time.Time{}
 	}
 	chosen, look := active, time.Time{}
-	for priority, from := range maps.All(since) {
-		if priority >= active {
+	for number, from := range maps.All(since) {
+		if number >= active {
 			continue
 		}
 		if due := from.Add(f.FailbackDelay); !due.After(now) {
-			chosen = min(chosen, priority)
+			chosen = min(chosen, number)
 		} else if look.IsZero() || due.Before(look) {
 			look = due
 		}
@@ -127,14 +127,14 @@ func PublishedTier(published []Endpoint, tier func(Endpoint) (int32, bool)) *int
 		if !e.Ready || e.Terminating {
 			continue
 		}
-		priority, ok := tier(e)
+		number, ok := tier(e)
 		if !ok {
 			continue
 		}
-		if active != nil && *active != priority {
+		if active != nil && *active != number {
 			return nil
 		}
-		active = &priority
+		active = &number
 	}
 	return active
 }

@@ -10,9 +10,9 @@ import (
 var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestChooseTier(t *testing.T) {
-	healthy := func(p int32) Tier { return Tier{Priority: p, Endpoints: 2, Verdicts: 2, Healthy: 2} }
-	dead := func(p int32) Tier { return Tier{Priority: p, Endpoints: 2, Verdicts: 2} }
-	fresh := func(p int32) Tier { return Tier{Priority: p, Endpoints: 2} }
+	healthy := func(p int32) Tier { return Tier{Number: p, Endpoints: 2, Verdicts: 2, Healthy: 2} }
+	dead := func(p int32) Tier { return Tier{Number: p, Endpoints: 2, Verdicts: 2} }
+	fresh := func(p int32) Tier { return Tier{Number: p, Endpoints: 2} }
 	defaults := Failover{MinHealthyPercent: 1, FailbackDelay: time.Minute}
 	active := func(p int32) TierState { return TierState{Active: &p} }
 	since := func(p int32, ago time.Duration, tiers ...int32) TierState {
@@ -42,12 +42,12 @@ func TestChooseTier(t *testing.T) {
 		{name: "below minHealthyPercent", failover: Failover{MinHealthyPercent: 51}, tiers: []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)}, want: new(int32(1))},
 		{name: "at minHealthyPercent", failover: Failover{MinHealthyPercent: 50}, tiers: []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)}, want: new(int32(0))},
 		{name: "panicThreshold raises the bar", failover: Failover{MinHealthyPercent: 1, PanicThreshold: 60}, tiers: []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)}, want: new(int32(1))},
-		{name: "a better tier without endpoints is passed over", failover: defaults, tiers: []Tier{{Priority: 0}, healthy(1)}, want: new(int32(1))},
+		{name: "a better tier without endpoints is passed over", failover: defaults, tiers: []Tier{{Number: 0}, healthy(1)}, want: new(int32(1))},
 		{name: "all dead: none", failover: defaults, tiers: []Tier{dead(0), dead(1)}, prev: active(0)},
 		{name: "dead active hands over at once", failover: defaults, tiers: []Tier{dead(0), healthy(1)}, prev: active(0), want: new(int32(1))},
 		{name: "Manual hands over at once, too", failover: Failover{MinHealthyPercent: 1, Manual: true}, tiers: []Tier{dead(0), healthy(1)}, prev: active(0), want: new(int32(1))},
 		{name: "an unjudged newcomer in a dead better tier takes nothing back", failover: defaults, tiers: []Tier{{Endpoints: 3, Verdicts: 2}, healthy(1)}, prev: active(1), want: new(int32(1))},
-		{name: "an unjudged newcomer where none was active", failover: Failover{MinHealthyPercent: 60}, tiers: []Tier{{Endpoints: 2, Verdicts: 1}, {Priority: 1, Endpoints: 2, Verdicts: 2, Healthy: 1}},
+		{name: "an unjudged newcomer where none was active", failover: Failover{MinHealthyPercent: 60}, tiers: []Tier{{Endpoints: 2, Verdicts: 1}, {Number: 1, Endpoints: 2, Verdicts: 2, Healthy: 1}},
 			prev: TierState{None: true}},
 		{name: "a standby that recovers beside an unjudged newcomer, where none was active", failover: defaults, tiers: []Tier{{Endpoints: 2, Verdicts: 1}, healthy(1)}, prev: TierState{None: true}},
 		{name: "the first endpoints of all are no newcomers", failover: defaults, tiers: []Tier{fresh(0), healthy(1)}, prev: TierState{}, want: new(int32(0))},

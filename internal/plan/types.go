@@ -29,7 +29,7 @@ type Endpoint struct {
 
 	Ready, Serving, Terminating bool
 
-	// Rank is the rank of its SRV record's priority, added to the target's priority; 0 for everything but SRV.
+	// Rank is the rank of its SRV record's priority, added to the target's tier; 0 for everything but SRV.
 	Rank uint8
 	// DrainUntil is when an address that left spec or DNS stops being published, in whole seconds; zero where it is not leaving.
 	DrainUntil time.Time

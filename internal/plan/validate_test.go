@@ -23,7 +23,7 @@ func TestValidate(t *testing.T) {
 		"labels":  {spec: "ports: [{port: 80}]\nservice: {labels: {team: shop, example.com/tier: db}, annotations: {Example.com/Note: x}}\n" + targets},
 		"label":   {spec: "ports: [{port: 80}]\nservice: {labels: {'team shop': a, 'b!': b}}\n" + targets, want: []string{`spec.service.labels: Invalid value: "b!"`, "alphanumeric", `spec.service.labels: Invalid value: "team shop"`}},
 		"note":    {spec: "ports: [{port: 80}]\nservice: {annotations: {'a/b/c': a}}\n" + targets, want: []string{`spec.service.annotations: Invalid value: "a/b/c"`}},
-		"unknown": {spec: "ports: [{name: db, port: 80}]\ntargets: [{name: a, address: 203.0.113.1, ports: [{name: bd, port: 81}]}]\n", want: []string{`spec.targets[0].ports[0].name: Invalid value: "bd": must be the name of a port in spec.ports`}},
+		"unknown": {spec: "ports: [{name: db, port: 80}]\ntargets: [{name: a, address: 203.0.113.1, ports: [{name: bd, targetPort: 81}]}]\n", want: []string{`spec.targets[0].ports[0].name: Invalid value: "bd": must be the name of a port in spec.ports`}},
 		"local": {
 			spec: "ports: [{port: 80}]\nservice: {type: LoadBalancer, externalTrafficPolicy: Local}\n" + targets,
 			want: []string{"spec.targets[0].nodeName: Required value: wanted on every target"},

@@ -24,14 +24,14 @@ drainSeconds: 0
 spec:
   service: {}
   ports: [{port: 80}]
-  targets: [{name: a, address: 203.0.113.1, ports: [{port: 8080}]}]
+  targets: [{name: a, address: 203.0.113.1, ports: [{targetPort: 8080}]}]
   dns: {}
   healthCheck: {httpGet: {}}
   failover: {}
 `, `
 service: {type: ClusterIP, adoptionPolicy: Never, publishNotReadyAddresses: false}
 ports: [{name: "", port: 80, protocol: TCP}]
-targets: [{name: a, address: 203.0.113.1, ports: [{name: "", port: 8080}], priority: 0, state: Active}]
+targets: [{name: a, address: 203.0.113.1, ports: [{name: "", targetPort: 8080}], tier: 0, adminState: Active}]
 dns:
   resolution: Resolve
   transport: UDP

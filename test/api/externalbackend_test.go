@@ -16,7 +16,7 @@ spec:
   - {name: postgres, port: 5432}
   - {name: metrics, port: 9187}
   targets:
-  - {name: primary, address: 203.0.113.10, ports: [{name: postgres, port: 6432}]}
+  - {name: primary, address: 203.0.113.10, ports: [{name: postgres, targetPort: 6432}]}
   - {name: replica, hostname: replica.db.example.com}
   - {name: pool, srvName: _postgres._tcp.db.example.com}
 `
@@ -211,12 +211,12 @@ func TestTargetRefusals(t *testing.T) {
 		{"zone that is no label value", field("zone", "eu/west"), []string{"spec.targets[0].zone: Invalid"}},
 		{"zone of 64 characters", field("zone", label+"a"), []string{"spec.targets[0].zone: Too long"}},
 		{"node that is no name", field("nodeName", "Node_1"), []string{"spec.targets[0].nodeName: Invalid"}},
-		{"priority 127", field("priority", "127"), nil},
-		{"priority 128", field("priority", "128"), []string{"spec.targets[0].priority: Invalid"}},
-		{"priority -1", field("priority", "-1"), []string{"spec.targets[0].priority: Invalid"}},
-		{"draining", field("state", "Draining"), nil},
-		{"disabled", field("state", "Disabled"), nil},
-		{"unknown state", field("state", "Down"), []string{"spec.targets[0].state: Unsupported"}},
+		{"tier 127", field("tier", "127"), nil},
+		{"tier 128", field("tier", "128"), []string{"spec.targets[0].tier: Invalid"}},
+		{"tier -1", field("tier", "-1"), []string{"spec.targets[0].tier: Invalid"}},
+		{"draining", field("adminState", "Draining"), nil},
+		{"disabled", field("adminState", "Disabled"), nil},
+		{"unknown adminState", field("adminState", "Down"), []string{"spec.targets[0].adminState: Unsupported"}},
 	}
 	for _, a := range []string{
 		"10.0.0.1", "192.168.1.1", "100.64.0.1", "240.0.0.1", "0.1.2.3", "255.255.255.254",
@@ -402,12 +402,12 @@ func TestFailoverRefusals(t *testing.T) {
 		{"empty", set("spec.failover", "{}"), nil},
 		{"manual", set("spec.failover.failback", "Manual"), nil},
 		{"unknown failback", set("spec.failover.failback", "Never"), []string{"spec.failover.failback: Unsupported"}},
-		{"a pin to a tier without targets", set("spec.failover.pinnedPriority", "9"), nil},
+		{"a pin to a tier without targets", set("spec.failover.pinnedTier", "9"), nil},
 	}
 	cases = append(cases, bounds("spec.failover.", none, []bound{
 		{"minHealthyPercent", 1, 100},
 		{"failbackDelaySeconds", 0, 604800},
-		{"pinnedPriority", 0, 127},
+		{"pinnedTier", 0, 127},
 	})...)
 	cases = append(cases, bounds("spec.", none, []bound{{"drainSeconds", 0, 604800}})...)
 	refusals(t, baseBackend, cases)

@@ -77,7 +77,7 @@ func fullStatus() v1alpha1.ExternalBackendStatus {
 		ServiceName:        "columns",
 		ServiceType:        v1alpha1.ServiceTypeRef,
 		Endpoints:          &v1alpha1.EndpointCounts{Total: 4, Ready: 3, Healthy: 3, Unhealthy: 1, ReadyOfTotal: "3/4"},
-		ActivePriority:     new(int32(0)),
+		ActiveTier:     new(int32(0)),
 		OmittedTargets:     960,
 	}
 	for i := range v1alpha1.MaxStatusTargets {
@@ -92,7 +92,7 @@ func fullStatus() v1alpha1.ExternalBackendStatus {
 	}{
 		{v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, metav1.ConditionTrue},
 		{v1alpha1.ConditionPermitted, v1alpha1.ReasonWouldDeny, metav1.ConditionTrue},
-		{v1alpha1.ConditionResolved, v1alpha1.ReasonServingStale, metav1.ConditionFalse},
+		{v1alpha1.ConditionNamesResolved, v1alpha1.ReasonServingStale, metav1.ConditionFalse},
 		{v1alpha1.ConditionProgrammed, v1alpha1.ReasonServiceConflict, metav1.ConditionFalse},
 		{v1alpha1.ConditionHealthy, v1alpha1.ReasonPending, metav1.ConditionUnknown},
 		{v1alpha1.ConditionReady, v1alpha1.ReasonServiceConflict, metav1.ConditionFalse},
@@ -209,8 +209,8 @@ func TestApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []v1alpha1.Target{
-		{Name: "a", Address: "203.0.113.3", State: v1alpha1.TargetStateActive},
-		{Name: "b", Address: "203.0.113.2", State: v1alpha1.TargetStateActive},
+		{Name: "a", Address: "203.0.113.3", AdminState: v1alpha1.AdminStateActive},
+		{Name: "b", Address: "203.0.113.2", AdminState: v1alpha1.AdminStateActive},
 	}
 	if diff := cmp.Diff(want, b.Spec.Targets); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -39,7 +39,7 @@ func TestTransitions(t *testing.T) {
 		{"everything but the name", own, all(
 			service("{name: from, type: Headless, labels: {a: b}, publishNotReadyAddresses: true}"),
 			set("spec.ports", "[{port: 80}]"), set("spec.targets", "[{name: a, address: 203.0.113.9}]"),
-			set("spec.healthCheck.tcpSocket", "{}"), set("spec.dns.transport", "TCP"), set("spec.failover.pinnedPriority", "1"),
+			set("spec.healthCheck.tcpSocket", "{}"), set("spec.dns.transport", "TCP"), set("spec.failover.pinnedTier", "1"),
 		), nil},
 		{"ClusterIP to ExternalName", service("{}"), all(service("{type: ExternalName}"), set("spec.targets", "[{name: a, hostname: a.example.com}]")), nil},
 		{"address to hostname", absent, set("spec.targets", "[{name: primary, hostname: a.example.com}]"), nil},
@@ -71,7 +71,7 @@ func TestAppliedAgain(t *testing.T) {
 		{"tcpSocket", "spec.healthCheck.tcpSocket", "{port: 5432}"},
 		{"httpGet", "spec.healthCheck.httpGet", "{path: /healthz}"},
 		{"grpc", "spec.healthCheck.grpc", "{service: shop}"},
-		{"failover", "spec.failover", "{pinnedPriority: 1}"},
+		{"failover", "spec.failover", "{pinnedTier: 1}"},
 		{"dns", "spec.dns", "{transport: TCP}"},
 	} {
 		t.Run(tc.desc, func(t *testing.T) {

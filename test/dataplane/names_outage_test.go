@@ -34,7 +34,7 @@ spec:
 	a, b := p.a.At4(8080), p.b.At4(8080)
 	h.WaitStates("web", all(harness.Healthy, a, b))
 	h.WaitRoutes("web", a, b)
-	h.WaitCondition("web", v1alpha1.ConditionResolved, metav1.ConditionTrue, v1alpha1.ConditionResolved)
+	h.WaitCondition("web", v1alpha1.ConditionNamesResolved, metav1.ConditionTrue, v1alpha1.ConditionNamesResolved)
 	load := startLoad(h, clusterAddrs(h, "web", 80)[0])
 	load.reaches(p.a)
 	load.reaches(p.b)
@@ -44,7 +44,7 @@ spec:
 	}
 	stale := func() {
 		t.Helper()
-		h.WaitCondition("web", v1alpha1.ConditionResolved, metav1.ConditionFalse, v1alpha1.ReasonServingStale)
+		h.WaitCondition("web", v1alpha1.ConditionNamesResolved, metav1.ConditionFalse, v1alpha1.ReasonServingStale)
 	}
 	stale()
 	slices, writes := h.Slices("web"), h.CountWrites()
@@ -88,7 +88,7 @@ spec:
 	if err := authority.Undrop(); err != nil {
 		t.Fatal(err)
 	}
-	h.WaitCondition("web", v1alpha1.ConditionResolved, metav1.ConditionTrue, v1alpha1.ConditionResolved)
+	h.WaitCondition("web", v1alpha1.ConditionNamesResolved, metav1.ConditionTrue, v1alpha1.ConditionNamesResolved)
 	h.WaitRoutes("web", a, b)
 	load.reaches(p.b)
 	// It is not that nobody listens to DNS any more.

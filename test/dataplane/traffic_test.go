@@ -80,7 +80,7 @@ spec:
   ports: [{name: web, port: 80, targetPort: 8080}]
   targets:
   - {name: first, address: %s}
-  - {name: standby, address: %s, priority: 1}
+  - {name: standby, address: %s, tier: 1}
   healthCheck: %s
   failover: {failbackDelaySeconds: 1}
 `, p.b.V4, p.a.V4, httpCheck)

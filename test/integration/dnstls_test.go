@@ -78,15 +78,15 @@ dns: {%s, minTTLSeconds: 1}
 func waitResolved(h *harness.Test, name string) {
 	h.T.Helper()
 	h.WaitStates(name, oneEndpoint)
-	h.WaitCondition(name, "Resolved", metav1.ConditionTrue, "Resolved")
+	h.WaitCondition(name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 	h.WaitReady(name)
 }
 
 // waitUnresolved waits until its status says that it never was resolved, and why.
 func waitUnresolved(h *harness.Test, name, cause string) {
 	h.T.Helper()
-	h.WaitCondition(name, "Resolved", metav1.ConditionFalse, "ResolutionFailed")
-	waitMessage(h, name, "Resolved", `"db"`, cause)
+	h.WaitCondition(name, "NamesResolved", metav1.ConditionFalse, "ResolutionFailed")
+	waitMessage(h, name, "NamesResolved", `"db"`, cause)
 	waitTarget(h, name, "db", "Unresolved", "ResolutionFailed")
 	h.WaitCondition(name, "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 	if is := h.States(name); len(is) > 0 {
@@ -189,8 +189,8 @@ func TestDNSCertificateReplaced(t *testing.T) {
 	before := take(h, "web", true)
 
 	s = replace(s, time.Now().Add(-time.Minute))
-	h.WaitCondition("web", "Resolved", metav1.ConditionFalse, "ServingStale")
-	waitMessage(h, "web", "Resolved", `"db"`, "TLS verification failed")
+	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ServingStale")
+	waitMessage(h, "web", "NamesResolved", `"db"`, "TLS verification failed")
 	waitTarget(h, "web", "db", "Unprobed", "ServingStale")
 	waitPicture(h, "web", before, true)
 	h.WaitReady("web")
@@ -221,7 +221,7 @@ func TestDNSOverTCP(t *testing.T) {
 			h := h.Sub(t)
 			byDNS(h, tc.name, fmt.Sprintf(`nameservers: ["%s"], transport: %s`, m.V4, tc.transport))
 			h.WaitStates(tc.name, tc.endpoints)
-			h.WaitCondition(tc.name, "Resolved", metav1.ConditionTrue, "Resolved")
+			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 			asked := transports(h, s, tc.name)
 			for _, protocol := range tc.asked {
 				if !asked[protocol] {

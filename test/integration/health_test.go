@@ -28,7 +28,7 @@ func waitActive(h *harness.Test, backend string, tier int32) {
 	h.T.Helper()
 	h.Eventually(fmt.Sprintf("tier %d to be active", tier), func() error {
 		is := int32(-1)
-		if p := h.Backend(backend).Status.ActivePriority; p != nil {
+		if p := h.Backend(backend).Status.ActiveTier; p != nil {
 			is = *p
 		}
 		if is != tier {
@@ -47,10 +47,10 @@ func TestConditions(t *testing.T) {
 	apply(h, "web", spec(
 		f.target(0, "")+ // healthy, active tier
 			f.target(1, "")+ // unhealthy
-			f.target(2, ", priority: 1")+ // healthy standby
-			f.target(3, ", state: Draining")+ // draining
-			f.target(4, ", state: Draining")+ // draining and unhealthy
-			f.target(5, ", state: Disabled"), "", ""))
+			f.target(2, ", tier: 1")+ // healthy standby
+			f.target(3, ", adminState: Draining")+ // draining
+			f.target(4, ", adminState: Draining")+ // draining and unhealthy
+			f.target(5, ", adminState: Disabled"), "", ""))
 	h.WaitStates("web", harness.States{
 		f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining, f.at(4): "terminating",
 	})
@@ -82,7 +82,7 @@ func TestDisabledLeavesAtOnce(t *testing.T) {
 	f := newFarm(h, 2)
 	apply(h, "web", spec(f.targets(), "", "drainSeconds: 600"))
 	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1)))
-	apply(h, "web", spec(f.target(0, "")+f.target(1, ", state: Disabled"), "", "drainSeconds: 600"))
+	apply(h, "web", spec(f.target(0, "")+f.target(1, ", adminState: Disabled"), "", "drainSeconds: 600"))
 	h.WaitStates("web", all(harness.Healthy, f.at(0)))
 	waitTarget(h, "web", "b", "Disabled", "")
 	apply(h, "web", spec(f.targets(), "", "drainSeconds: 600"))
@@ -116,7 +116,7 @@ func TestDrainSeconds(t *testing.T) {
 func TestTiers(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 5)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", priority: 1") + f.target(3, ", priority: 1") + f.target(4, ", priority: 7")
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", tier: 1") + f.target(4, ", tier: 7")
 	apply(h, "web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
 	ready := func(tier string, at ...netip.AddrPort) harness.States { return all(tier, at...) }
 	first, second, third := []netip.AddrPort{f.at(0), f.at(1)}, []netip.AddrPort{f.at(2), f.at(3)}, f.at(4)
@@ -157,7 +157,7 @@ func union(states ...harness.States) harness.States {
 func TestManualFailback(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
-	targets := f.target(0, "") + f.target(1, ", priority: 1")
+	targets := f.target(0, "") + f.target(1, ", tier: 1")
 	const manual = "failover: {failback: Manual, failbackDelaySeconds: 0%s}"
 	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, "")))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
@@ -169,7 +169,7 @@ func TestManualFailback(t *testing.T) {
 	h.WaitStates("web", harness.States{f.at(0): harness.Standby, f.at(1): harness.Healthy})
 	waitActive(h, "web", 1)
 
-	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, ", pinnedPriority: 0")))
+	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, ", pinnedTier: 0")))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
 	waitActive(h, "web", 0)
 	f.servers[0].SetSick(true) // a pin holds, whatever the tier's health
@@ -185,7 +185,7 @@ func TestManualFailback(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 4)
-	apply(h, "web", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", priority: 1")+f.target(3, ", state: Draining"), ", panicThreshold: 60", "failover: {failbackDelaySeconds: 0}"))
+	apply(h, "web", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), ", panicThreshold: 60", "failover: {failbackDelaySeconds: 0}"))
 	healthy := harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining}
 	h.WaitStates("web", healthy)
 	f.servers[0].SetSick(true)
@@ -258,7 +258,7 @@ func TestObserve(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 3)
 	f.servers[1].SetSick(true)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", priority: 1")
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1")
 	apply(h, "web", spec(targets, ", mode: Observe", ""))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby})
 	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
@@ -278,7 +278,7 @@ func TestPublishNotReady(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 4)
 	f.servers[1].SetSick(true)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", priority: 1") + f.target(3, ", state: Draining")
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", adminState: Draining")
 	checked := "targets:\n" + targets + "healthCheck: " + httpCheck
 	apply(h, "web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.FailOpen, f.at(2): harness.Healthy, f.at(3): "ready,serving,terminating"})
@@ -286,14 +286,14 @@ func TestPublishNotReady(t *testing.T) {
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
 }
 
-// TestDuplicates: of two claimants of one ip:port the lower priority wins, then Active before Draining, then the order in spec.
+// TestDuplicates: of two claimants of one ip:port the lower tier wins, then Active before Draining, then the order in spec.
 func TestDuplicates(t *testing.T) {
 	h := parallel(t)
 	const target = "\n- {name: %s, address: 198.51.100.1%s}"
 	for _, tc := range []struct{ name, first, second, loser, state string }{
-		{"priority", ", priority: 1", "", "one", harness.Healthy},
-		{"draining", ", state: Draining", "", "one", harness.Healthy},
-		{"priority-first", ", priority: 1", ", state: Draining", "one", harness.Draining},
+		{"tier", ", tier: 1", "", "one", harness.Healthy},
+		{"draining", ", adminState: Draining", "", "one", harness.Healthy},
+		{"tier-first", ", tier: 1", ", adminState: Draining", "one", harness.Draining},
 		{"order", "", "", "two", harness.Healthy},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -311,10 +311,10 @@ func TestDuplicates(t *testing.T) {
 		})
 	}
 	// With ports that all differ it is another endpoint.
-	apply(h, "differ", "ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, port: 81}]}")
+	apply(h, "differ", "ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
 	h.WaitStates("differ", all(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.1:81")))
 	// With one in common it is not.
-	apply(h, "partly", "ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, port: 81}]}")
+	apply(h, "partly", "ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
 	h.WaitReady("partly")
 	waitTarget(h, "partly", "two", "Unprobed", "DuplicateAddress")
 	if n := len(h.Endpoints("partly")); n != 1 {

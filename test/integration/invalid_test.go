@@ -20,7 +20,7 @@ import (
 // TestInvalidSpec: what the schema can't say is told with its field, and leaves what was published as it was.
 func TestInvalidSpec(t *testing.T) {
 	h := parallel(t)
-	const spec = "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.%d, ports: [{name: %s, port: 8080}]}]\n%s"
+	const spec = "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.%d, ports: [{name: %s, targetPort: 8080}]}]\n%s"
 	apply(h, "web", spec, 1, "web", "")
 	h.WaitReady("web")
 	before := take(h, "web", true)
@@ -159,7 +159,7 @@ func TestNamesFail(t *testing.T) {
 			ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
 			byName(h, ns, tc.name, "", "")
 			h.WaitStates(tc.name, all(harness.Healthy, a, b))
-			h.WaitCondition(tc.name, "Resolved", metav1.ConditionTrue, "Resolved")
+			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 			before := take(h, tc.name, true)
 
 			if tc.reply != nil {
@@ -167,8 +167,8 @@ func TestNamesFail(t *testing.T) {
 			} else if err := ns.BlackHole(); err != nil {
 				t.Fatal(err)
 			}
-			h.WaitCondition(tc.name, "Resolved", metav1.ConditionFalse, "ServingStale")
-			waitMessage(h, tc.name, "Resolved", `"db"`, tc.cause)
+			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionFalse, "ServingStale")
+			waitMessage(h, tc.name, "NamesResolved", `"db"`, tc.cause)
 			waitTarget(h, tc.name, "db", "Unprobed", "ServingStale")
 			h.WaitEvent(tc.name, "ServingStale")
 			waitPicture(h, tc.name, before, true)
@@ -181,7 +181,7 @@ func TestNamesFail(t *testing.T) {
 			}
 			ns.set("db.example.com", good("198.51.100.2"))
 			h.WaitStates(tc.name, all(harness.Healthy, b))
-			h.WaitCondition(tc.name, "Resolved", metav1.ConditionTrue, "Resolved")
+			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 		})
 	}
 }
@@ -210,7 +210,7 @@ func TestNamesEnd(t *testing.T) {
 				t.Errorf("the addresses of a name that is gone left after %v", after)
 			}
 			h.WaitStates(tc.name, harness.States{})
-			h.WaitCondition(tc.name, "Resolved", metav1.ConditionFalse, tc.reason)
+			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionFalse, tc.reason)
 			waitTarget(h, tc.name, "db", "Unresolved", tc.target)
 			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 			h.WaitEvent(tc.name, "ResolutionFailed")
@@ -227,7 +227,7 @@ func TestNeverResolved(t *testing.T) {
 	ns := newNameserver(h)
 	ns.set("db.example.com", rcode(dns.RcodeServerFailure))
 	byName(h, ns, "web", "", "")
-	h.WaitCondition("web", "Resolved", metav1.ConditionFalse, "ResolutionFailed")
+	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ResolutionFailed")
 	waitTarget(h, "web", "db", "Unresolved", "ResolutionFailed")
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 	waitProgrammed(h, "web")
@@ -285,7 +285,7 @@ func TestServiceRecords(t *testing.T) {
 	apply(h, "web", `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80}, {name: more, port: 90, targetPort: 91}]
-targets: [{name: pool, srvName: _web._tcp.example.com, priority: 3}]
+targets: [{name: pool, srvName: _web._tcp.example.com, tier: 3}]
 dns: {nameservers: ["%s"], minTTLSeconds: 1}
 `, ns.V4)
 	h.WaitReady("web")
@@ -415,7 +415,7 @@ healthCheck: %s
 	policy(h, "names", `allow: [{hostnames: ["*.example.com"]}]`)
 	h.WaitCondition("web", "Permitted", metav1.ConditionFalse, "TargetDenied")
 	waitMessage(h, "web", "Permitted", "spec.dns.nameservers[0]")
-	h.WaitCondition("web", "Resolved", metav1.ConditionFalse, "ServingStale")
+	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ServingStale")
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
 	asked := ns.queries()
 	probed(h, f.servers...)

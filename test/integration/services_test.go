@@ -133,8 +133,8 @@ ports:
 - {name: assoc, port: 53, targetPort: 5353, protocol: SCTP}
 targets:
 - {name: a, address: 198.51.100.1}
-- {name: b, address: 198.51.100.2, ports: [{name: web, port: 9090}]}
-- {name: c, address: 198.51.100.3, ports: [{name: web, port: 8080}]}
+- {name: b, address: 198.51.100.2, ports: [{name: web, targetPort: 9090}]}
+- {name: c, address: 198.51.100.3, ports: [{name: web, targetPort: 8080}]}
 `)
 	h.WaitReady("many")
 	byAddr := map[string]discoveryv1.EndpointSlice{}
@@ -161,7 +161,7 @@ targets:
 		t.Errorf("the Service's ports are %+v", p)
 	}
 
-	apply(h, "unnamed", "ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", port: 81}]}]")
+	apply(h, "unnamed", "ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", targetPort: 81}]}]")
 	h.WaitReady("unnamed")
 	h.WaitStates("unnamed", all(harness.Healthy, at("198.51.100.1:81")))
 	if p := h.Slices("unnamed")[0].Ports[0]; p.Name == nil || *p.Name != "" {
@@ -315,7 +315,7 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 		t.Errorf("the Service is %+v, status says %+v", s.Spec, b.Status)
 	}
 	waitProgrammed(h, "web")
-	for _, condition := range []string{"Resolved", "Healthy", "Permitted", "Accepted"} {
+	for _, condition := range []string{"NamesResolved", "Healthy", "Permitted", "Accepted"} {
 		h.WaitCondition("web", condition, metav1.ConditionTrue, condition)
 	}
 	apply(h, "web", spec, "ExternalName", "db2.example.com", ns.V4)
@@ -372,12 +372,12 @@ dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
 	}
 	waitTarget(h, "web", "a", "Unprobed", "")
 	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "Healthy")
-	h.WaitCondition("web", "Resolved", metav1.ConditionTrue, "Resolved")
+	h.WaitCondition("web", "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 	if n := ns.queries(); n > 0 {
 		t.Errorf("%d queries were sent", n)
 	}
 
-	apply(h, "web", spec, ", state: Disabled", "Passthrough", ns.V4)
+	apply(h, "web", spec, ", adminState: Disabled", "Passthrough", ns.V4)
 	waitNoSlices(h, "web")
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 	apply(h, "web", spec, "", "Resolve", ns.V4)
@@ -399,9 +399,9 @@ func TestTrafficDistribution(t *testing.T) {
 service: {%s ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80}]
 targets:
-- {name: a, address: %s, zone: z1, nodeName: n1, ports: [{name: web, port: 8001}]}
-- {name: b, address: 198.51.100.2, zone: z2, nodeName: n2, state: Draining, ports: [{name: web, port: 8001}]}
-- {name: c, address: 198.51.100.3, %s ports: [{name: web, port: 8001}]}
+- {name: a, address: %s, zone: z1, nodeName: n1, ports: [{name: web, targetPort: 8001}]}
+- {name: b, address: 198.51.100.2, zone: z2, nodeName: n2, adminState: Draining, ports: [{name: web, targetPort: 8001}]}
+- {name: c, address: 198.51.100.3, %s ports: [{name: web, targetPort: 8001}]}
 healthCheck: %s
 `
 	wantHints := func(want map[string]string) {

@@ -32,14 +32,14 @@ func TestStatus(t *testing.T) {
 	want := v1alpha1.ExternalBackendStatus{
 		ObservedGeneration: 1, ServiceName: "web", ServiceType: "ClusterIP",
 		Endpoints:      &v1alpha1.EndpointCounts{Total: 2, Ready: 1, Healthy: 1, Unhealthy: 1, ReadyOfTotal: "1/2"},
-		ActivePriority: new(int32(0)),
+		ActiveTier: new(int32(0)),
 		Targets: []v1alpha1.TargetStatus{
 			{Name: "b", State: "Unhealthy", Addresses: []string{f.V4.String()}, Reason: "ConnectionRefused"},
 			{Name: "a", State: "Healthy", Addresses: []string{f.V4.String()}},
 		},
 		Conditions: []metav1.Condition{
 			condition("Ready", metav1.ConditionTrue, "Ready"), condition("Accepted", metav1.ConditionTrue, "Accepted"), condition("Permitted", metav1.ConditionTrue, "Permitted"),
-			condition("Resolved", metav1.ConditionTrue, "Resolved"), condition("Programmed", metav1.ConditionTrue, "Programmed"), condition("Healthy", metav1.ConditionFalse, "SomeUnhealthy"),
+			condition("NamesResolved", metav1.ConditionTrue, "NamesResolved"), condition("Programmed", metav1.ConditionTrue, "Programmed"), condition("Healthy", metav1.ConditionFalse, "SomeUnhealthy"),
 		},
 	}
 	h.Eventually("the status", func() error {

@@ -149,14 +149,14 @@ func (f *fleet) change(backend string) {
 		more := ""
 		switch f.random.IntN(5) {
 		case 0:
-			state, more = harness.Draining, ", state: Draining"
+			state, more = harness.Draining, ", adminState: Draining"
 		case 1:
-			state, more = harness.Standby, ", priority: 1"
+			state, more = harness.Standby, ", tier: 1"
 		}
-		fmt.Fprintf(&targets, "- {name: t%d, address: %s, ports: [{name: web, port: %d}]%s}\n", i, addr, port, more)
+		fmt.Fprintf(&targets, "- {name: t%d, address: %s, ports: [{name: web, targetPort: %d}]%s}\n", i, addr, port, more)
 		states[netip.AddrPortFrom(netip.MustParseAddr(addr), port)] = state
 	}
-	targets.WriteString("- {name: always, address: 198.51.100.99, ports: [{name: web, port: 8080}]}\n") // tier 0 is the active one
+	targets.WriteString("- {name: always, address: 198.51.100.99, ports: [{name: web, targetPort: 8080}]}\n") // tier 0 is the active one
 	states[at("198.51.100.99:8080")] = harness.Healthy
 	apply(f.h, backend, "service: {type: %s, labels: {round: r%d}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n%s", kind, f.random.IntN(100), targets.String())
 	f.want[backend], f.kinds[backend] = states, kind
@@ -247,10 +247,10 @@ func TestRestart(t *testing.T) {
 	f.servers[1].SetSick(true)
 	byName(h, ns, "named", "", "drainSeconds: 600")
 	apply(h, "srv", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}", ns.V4)
-	apply(h, "checked", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", priority: 1")+f.target(3, ", state: Draining"), "", "drainSeconds: 600"))
+	apply(h, "checked", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "", "drainSeconds: 600"))
 	apply(h, "open", spec(f.target(1, ""), ", panicThreshold: 50", ""))
 	apply(h, "observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
-	apply(h, "over", spec(f.target(1, "")+f.target(2, ", priority: 1"), "", "failover: {failback: Manual}"))
+	apply(h, "over", spec(f.target(1, "")+f.target(2, ", tier: 1"), "", "failover: {failback: Manual}"))
 	apply(h, "unchecked", dualStack)
 	apply(h, "headless", "service: {type: Headless}"+onePort)
 	apply(h, "port", "service: {type: NodePort}"+onePort)
@@ -261,7 +261,7 @@ func TestRestart(t *testing.T) {
 	apply(h, "ref", "serviceRef: {name: theirs}"+onePort)
 	h.Apply(serviceByHand, "adopted")
 	apply(h, "adopted", adopting, "", "{name: web, port: 80, targetPort: 8080}")
-	apply(h, "invalid", "ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, port: 8080}]}]")
+	apply(h, "invalid", "ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, targetPort: 8080}]}]")
 	h.Apply(serviceByHand, "conflict")
 	apply(h, "conflict", onePort)
 	apply(h, "missing", "serviceRef: {name: nowhere}"+onePort)

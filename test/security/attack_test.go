@@ -114,7 +114,7 @@ func (a attack) spec() v1alpha1.Target {
 		t.Address = a.bad.String()
 	case "redirect":
 		t.Address = a.good().String()
-		t.Ports = []v1alpha1.TargetPort{{Name: "probe", Port: int32(redirectPort + a.number)}}
+		t.Ports = []v1alpha1.TargetPort{{Name: "probe", TargetPort: int32(redirectPort + a.number)}}
 	case "srv", "srv-literal":
 		t.SRVName = "_probe._tcp." + a.host()
 	default:

@@ -29,7 +29,7 @@ func newHerd(h *harness.Test, size int) *herd {
 		d.servers = append(d.servers, h.Serve(d.machine, "http", int(d.at(i).Port())))
 		d.states[d.at(i)] = harness.Healthy
 		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{
-			Name: fmt.Sprint("t", i), Address: d.machine.V4.String(), Ports: []v1alpha1.TargetPort{{Name: "probe", Port: int32(d.at(i).Port())}}})
+			Name: fmt.Sprint("t", i), Address: d.machine.V4.String(), Ports: []v1alpha1.TargetPort{{Name: "probe", TargetPort: int32(d.at(i).Port())}}})
 	}
 	h.ApplyObject(b)
 	return d

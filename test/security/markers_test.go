@@ -155,7 +155,7 @@ func TestMarkers(t *testing.T) {
 	}
 	h.WaitCondition("broken", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
 	h.WaitReady("whispered")
-	h.WaitCondition("failed", v1alpha1.ConditionResolved, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed)
+	h.WaitCondition("failed", v1alpha1.ConditionNamesResolved, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed)
 	metrics, err := json.Marshal(m.Metrics())
 	if err != nil {
 		t.Fatal(err)

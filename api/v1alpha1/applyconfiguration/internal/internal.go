@@ -39,6 +39,8 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: com.github.external-backend.operator.api.v1alpha1.AdminState
+  scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.AdoptionPolicy
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.AnnotationValue
@@ -218,7 +220,7 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendStatus
   map:
     fields:
-    - name: activePriority
+    - name: activeTier
       type:
         scalar: numeric
     - name: conditions
@@ -269,7 +271,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 1
-    - name: pinnedPriority
+    - name: pinnedTier
       type:
         scalar: numeric
 - name: com.github.external-backend.operator.api.v1alpha1.GRPC
@@ -560,6 +562,10 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: address
       type:
         scalar: string
+    - name: adminState
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.AdminState
+      default: Active
     - name: hostname
       type:
         scalar: string
@@ -577,17 +583,13 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
-    - name: priority
-      type:
-        scalar: numeric
-      default: 0
     - name: srvName
       type:
         scalar: string
-    - name: state
+    - name: tier
       type:
-        namedType: com.github.external-backend.operator.api.v1alpha1.TargetState
-      default: Active
+        scalar: numeric
+      default: 0
     - name: zone
       type:
         scalar: string
@@ -598,11 +600,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
       default: ""
-    - name: port
+    - name: targetPort
       type:
         scalar: numeric
-- name: com.github.external-backend.operator.api.v1alpha1.TargetState
-  scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.TargetStatus
   map:
     fields:

@@ -40,7 +40,7 @@ type ExternalBackendSpecApplyConfiguration struct {
 	DNS *DNSApplyConfiguration `json:"dns,omitempty"`
 	// healthCheck probes the endpoints; absent, every endpoint is ready and serving.
 	HealthCheck *HealthCheckApplyConfiguration `json:"healthCheck,omitempty"`
-	// failover chooses the active tier among the targets' priorities; absent,
+	// failover chooses the active tier among the targets' tiers; absent,
 	// every default holds.
 	Failover *FailoverApplyConfiguration `json:"failover,omitempty"`
 	// drainSeconds is how long an address that left the spec or its name's answer

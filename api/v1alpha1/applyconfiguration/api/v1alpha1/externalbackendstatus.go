@@ -36,8 +36,8 @@ type ExternalBackendStatusApplyConfiguration struct {
 	ServiceType *apiv1alpha1.ServiceType `json:"serviceType,omitempty"`
 	// endpoints counts the published endpoints.
 	Endpoints *EndpointCountsApplyConfiguration `json:"endpoints,omitempty"`
-	// activePriority is the active tier; absent where no tier qualifies.
-	ActivePriority *int32 `json:"activePriority,omitempty"`
+	// activeTier is the active tier; absent where no tier qualifies.
+	ActiveTier *int32 `json:"activeTier,omitempty"`
 	// targets are the targets, worst first, at most 64.
 	Targets []TargetStatusApplyConfiguration `json:"targets,omitempty"`
 	// omittedTargets is how many targets are not in targets.
@@ -85,11 +85,11 @@ func (b *ExternalBackendStatusApplyConfiguration) WithEndpoints(value *EndpointC
 	return b
 }
 
-// WithActivePriority sets the ActivePriority field in the declarative configuration to the given value
+// WithActiveTier sets the ActiveTier field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the ActivePriority field is set to the value of the last call.
-func (b *ExternalBackendStatusApplyConfiguration) WithActivePriority(value int32) *ExternalBackendStatusApplyConfiguration {
-	b.ActivePriority = &value
+// If called multiple times, the ActiveTier field is set to the value of the last call.
+func (b *ExternalBackendStatusApplyConfiguration) WithActiveTier(value int32) *ExternalBackendStatusApplyConfiguration {
+	b.ActiveTier = &value
 	return b
 }
 

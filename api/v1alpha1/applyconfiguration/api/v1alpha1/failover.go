@@ -28,17 +28,17 @@ import (
 // Failover chooses the active tier.
 type FailoverApplyConfiguration struct {
 	// minHealthyPercent is the healthy share a tier needs to be active, 1 to 100;
-	// default 1. The active tier is the lowest priority that has it.
+	// default 1. The active tier is the lowest tier that has it.
 	MinHealthyPercent *int32 `json:"minHealthyPercent,omitempty"`
 	// failbackDelaySeconds is how long a better tier must stay healthy before it is
 	// active again, 0 to 604800; default 60; 0: at once.
 	FailbackDelaySeconds *int32 `json:"failbackDelaySeconds,omitempty"`
 	// failback is Automatic (default) or Manual: only a dead active tier or
-	// pinnedPriority moves it.
+	// pinnedTier moves it.
 	Failback *apiv1alpha1.FailbackMode `json:"failback,omitempty"`
-	// pinnedPriority makes this tier active, whatever its health, 0 to 127; absent:
+	// pinnedTier makes this tier active, whatever its health, 0 to 127; absent:
 	// none is pinned.
-	PinnedPriority *int32 `json:"pinnedPriority,omitempty"`
+	PinnedTier *int32 `json:"pinnedTier,omitempty"`
 }
 
 // FailoverApplyConfiguration constructs a declarative configuration of the Failover type for use with
@@ -71,10 +71,10 @@ func (b *FailoverApplyConfiguration) WithFailback(value apiv1alpha1.FailbackMode
 	return b
 }
 
-// WithPinnedPriority sets the PinnedPriority field in the declarative configuration to the given value
+// WithPinnedTier sets the PinnedTier field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the PinnedPriority field is set to the value of the last call.
-func (b *FailoverApplyConfiguration) WithPinnedPriority(value int32) *FailoverApplyConfiguration {
-	b.PinnedPriority = &value
+// If called multiple times, the PinnedTier field is set to the value of the last call.
+func (b *FailoverApplyConfiguration) WithPinnedTier(value int32) *FailoverApplyConfiguration {
+	b.PinnedTier = &value
 	return b
 }

@@ -38,7 +38,7 @@ type TargetApplyConfiguration struct {
 	Hostname *string `json:"hostname,omitempty"`
 	// srvName is a lower-case FQDN, underscores allowed, looked up as SRV
 	// (RFC 2782). A record's port replaces the target port of the first of
-	// spec.ports; the ranks of the records' priorities add to priority.
+	// spec.ports; the ranks of the records' priorities add to tier.
 	SRVName *string `json:"srvName,omitempty"`
 	// ports override the target port of ports of spec.ports, by name, for this
 	// target. At most 100.
@@ -49,12 +49,11 @@ type TargetApplyConfiguration struct {
 	// nodeName is the endpoint's node, a DNS subdomain of at most 253 characters;
 	// absent or "": none.
 	NodeName *string `json:"nodeName,omitempty"`
-	// priority is the target's tier: 0 (default, first) to 127; a higher number is
-	// a standby tier.
-	Priority *int32 `json:"priority,omitempty"`
-	// state is Active (default), Draining (terminating: a last resort) or Disabled
+	// tier is 0 (default, first) to 127; a higher number is a standby tier.
+	Tier *int32 `json:"tier,omitempty"`
+	// adminState is Active (default), Draining (terminating: a last resort) or Disabled
 	// (neither published nor probed).
-	State *apiv1alpha1.TargetState `json:"state,omitempty"`
+	AdminState *apiv1alpha1.AdminState `json:"adminState,omitempty"`
 }
 
 // TargetApplyConfiguration constructs a declarative configuration of the Target type for use with
@@ -124,18 +123,18 @@ func (b *TargetApplyConfiguration) WithNodeName(value string) *TargetApplyConfig
 	return b
 }
 
-// WithPriority sets the Priority field in the declarative configuration to the given value
+// WithTier sets the Tier field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Priority field is set to the value of the last call.
-func (b *TargetApplyConfiguration) WithPriority(value int32) *TargetApplyConfiguration {
-	b.Priority = &value
+// If called multiple times, the Tier field is set to the value of the last call.
+func (b *TargetApplyConfiguration) WithTier(value int32) *TargetApplyConfiguration {
+	b.Tier = &value
 	return b
 }
 
-// WithState sets the State field in the declarative configuration to the given value
+// WithAdminState sets the AdminState field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the State field is set to the value of the last call.
-func (b *TargetApplyConfiguration) WithState(value apiv1alpha1.TargetState) *TargetApplyConfiguration {
-	b.State = &value
+// If called multiple times, the AdminState field is set to the value of the last call.
+func (b *TargetApplyConfiguration) WithAdminState(value apiv1alpha1.AdminState) *TargetApplyConfiguration {
+	b.AdminState = &value
 	return b
 }

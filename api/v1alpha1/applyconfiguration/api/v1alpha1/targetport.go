@@ -25,8 +25,8 @@ package v1alpha1
 type TargetPortApplyConfiguration struct {
 	// name is the name of a port in spec.ports; "" (default) for the unnamed one.
 	Name *string `json:"name,omitempty"`
-	// port is the target's port, 1 to 65535.
-	Port *int32 `json:"port,omitempty"`
+	// targetPort is the target's port, 1 to 65535.
+	TargetPort *int32 `json:"targetPort,omitempty"`
 }
 
 // TargetPortApplyConfiguration constructs a declarative configuration of the TargetPort type for use with
@@ -43,10 +43,10 @@ func (b *TargetPortApplyConfiguration) WithName(value string) *TargetPortApplyCo
 	return b
 }
 
-// WithPort sets the Port field in the declarative configuration to the given value
+// WithTargetPort sets the TargetPort field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Port field is set to the value of the last call.
-func (b *TargetPortApplyConfiguration) WithPort(value int32) *TargetPortApplyConfiguration {
-	b.Port = &value
+// If called multiple times, the TargetPort field is set to the value of the last call.
+func (b *TargetPortApplyConfiguration) WithTargetPort(value int32) *TargetPortApplyConfiguration {
+	b.TargetPort = &value
 	return b
 }

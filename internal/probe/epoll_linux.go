@@ -140,7 +140,7 @@ func (p *poller) close() {
 
 func (p *poller) wait(d time.Duration) events {
 	milliseconds := -1
-	if len(p.events.ended) > 0 {
+	if len(p.events.ended)+len(p.events.redial) > 0 {
 		d = 0
 	}
 	if d >= 0 {
@@ -222,6 +222,8 @@ func (p *poller) start(a *attempt) {
 func (p *poller) expire(a *attempt) outcome {
 	o := failed(ReasonTimeout)
 	switch c := a.conn; {
+	case c == nil:
+		o = outcome{} // it waits to dial again
 	case c.phase == handshaking && !c.socket.gate.waiting.Load():
 		o = outcome{} // the peer has answered; it is this process that is slow
 	case c.phase == talking:
@@ -235,7 +237,7 @@ func (p *poller) expire(a *attempt) outcome {
 func (p *poller) cancel(a *attempt) {
 	c := a.conn
 	if c == nil {
-		return // it could not even be dialled, and wait has not been called since
+		return // it waits to dial again
 	}
 	a.conn, c.attempt = nil, nil
 	if c.phase == handshaking {
@@ -431,7 +433,8 @@ func (p *poller) finish(c *conn, a answer) {
 	c.attempt = nil
 	if a.ignored && c.uses > 1 { // the peer closed it before it took the probe, and says nothing about itself thereby
 		p.shut(c)
-		p.dial(attempt)
+		attempt.conn = nil
+		p.events.redial = append(p.events.redial, attempt)
 		return
 	}
 	p.ended(attempt, a.outcome)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -291,6 +292,42 @@ func TestStaleConnectionsAreNoFailures(t *testing.T) {
 	}
 }
 
+// TestPolicyIsAskedBeforeARedial has a server that closes a kept connection when it is used again, after policy has come to
+// refuse its address: the probe does not dial once more.
+func TestPolicyIsAskedBeforeARedial(t *testing.T) {
+	var denied atomic.Bool
+	listener := &countingListener{Listener: local(t)}
+	handle, _ := counting(func(c net.Conn, _, request int) bool {
+		if request == 2 {
+			denied.Store(true)
+			return false
+		}
+		return answersAlways(c, 0, 0)
+	})
+	endpoint := at(serve(t, listener, handle))
+	for (phaseOf(owner1, endpoint.ID)+2)%freshEvery == 0 { // its second probe would dial anew anyway
+		endpoint.ID.Target += "x"
+	}
+	refusals := make(chan struct{}, 1000)
+	e, _ := running(t, Options{Permit: func(types.NamespacedName, netip.AddrPort) error {
+		if !denied.Load() {
+			return nil
+		}
+		refusals <- struct{}{}
+		return errors.New("denied")
+	}})
+	e.Sync(owner1, quick(Check{HTTP: &HTTPGet{}}), []Endpoint{endpoint})
+	for range 5 { // the redial, and later probes
+		<-refusals
+	}
+	if n := listener.n.Load(); n > 1 {
+		t.Errorf("%d connections, of which one was allowed", n)
+	}
+	if got := snapshot(e, owner1)[endpoint.ID]; got != healthy {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestHalfOpenConnectionIsNoDeath has a kept connection of which the peer knows no more, as after a firewall has forgotten it: the probe that goes over it
 // stays unanswered, the one beside it dials anew.
 func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
@@ -358,6 +395,9 @@ func TestAnswerToAHandshakeInTime(t *testing.T) {
 		if got := p.expire(&attempt{target: &target{}, conn: c}); got != want {
 			t.Errorf("answered %v: %+v, want %+v", answered, got, want)
 		}
+	}
+	if got := (&poller{}).expire(&attempt{target: &target{}}); got != (outcome{}) {
+		t.Errorf("a probe whose time is over before it could dial again: %+v", got)
 	}
 }
 

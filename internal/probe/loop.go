@@ -80,8 +80,9 @@ func (a *attempt) place() *int32 { return &a.heap }
 
 // events are what wait returns.
 type events struct {
-	ended []*attempt // with their outcomes
-	hints []*target  // the peer has closed the connection that was kept
+	ended  []*attempt // with their outcomes
+	redial []*attempt // to be started again: the kept connection was closed before it took the probe
+	hints  []*target  // the peer has closed the connection that was kept
 }
 
 // loop drives an engine. Only the goroutine that runs it touches it.
@@ -92,7 +93,7 @@ type loop struct {
 	line    fair.Line[*target] // targets whose probe is due and finds no room, by namespace, so that nobody waits for all that somebody else wants probed
 	silent  *silentRoom        // where those that are silent or slow wait, and what of the room they hold
 	ended   []*attempt         // not settled yet
-	begun   []*attempt         // not handed to the network yet
+	begun   []*attempt         // not handed to the network yet, or to be handed to it again
 	notify  map[types.NamespacedName]struct{}
 	looked  instant // when the schedule was last looked at
 	crowded bool    // more probes could begin than one turn may
@@ -118,6 +119,7 @@ func (l *loop) turn() {
 	for _, a := range happened.ended {
 		l.landed(a)
 	}
+	l.begun = append(l.begun, happened.redial...)
 	l.cancelStale()
 	now := l.now()
 	look := now/tick > l.looked/tick
@@ -376,9 +378,13 @@ func (l *loop) beginLocked(t *target, silent bool, now instant) {
 	l.scheduleLocked(t, now)
 }
 
-// launch hands the probes that begin to the network, but those that are not permitted.
+// launch hands the probes that begin to the network, but those that are not permitted. Policy is asked before each dial:
+// a probe that dials again may be a timeout older than its first try.
 func (l *loop) launch() {
 	for _, a := range l.begun {
+		if a.heap < 0 {
+			continue // it has ended while it waited to dial again
+		}
 		if permit := l.options.Permit; permit != nil {
 			if err := permit(a.target.owner.key, a.endpoint.Dial); err != nil {
 				l.net.drop(a.target)

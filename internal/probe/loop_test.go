@@ -166,6 +166,14 @@ func bubble(t *testing.T, options Options, p peer, play func(t *testing.T, e *En
 	})
 }
 
+// redial says that the peers have closed the connections of all probes in flight before they took them.
+func (n *fakeNetwork) redial() {
+	n.mu.Lock()
+	n.events.redial = append(n.events.redial, slices.Collect(maps.Keys(n.flying))...)
+	n.mu.Unlock()
+	n.wake()
+}
+
 // endpoints returns n endpoints, sorted.
 func endpoints(n int, seed Verdict) []Endpoint {
 	list := make([]Endpoint, n)
@@ -294,6 +302,32 @@ func TestStartLongAfterSync(t *testing.T) {
 		cancel()
 		group.Wait()
 	})
+}
+
+// TestRedials: a probe that the network can't finish over a kept connection begins again, unless it has ended meanwhile.
+func TestRedials(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		meanwhile func(*Engine)
+		want      int
+	}{
+		{"nothing happens meanwhile", func(*Engine) {}, 2},
+		{"it is no longer wanted", func(e *Engine) { e.Forget(owner1) }, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, Options{}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				list := endpoints(1, Unknown)
+				e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 }), list)
+				settled(2 * sec)
+				test.meanwhile(e)
+				n.redial()
+				settled(100 * ms)
+				if starts := n.of(list[0]); len(starts) != test.want {
+					t.Errorf("it was started %d times, not %d", len(starts), test.want)
+				}
+			})
+		})
+	}
 }
 
 func TestBlackHolesDelayNobody(t *testing.T) {

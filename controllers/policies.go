@@ -4,9 +4,11 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,6 +16,10 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/policy"
 )
+
+// policyPause is how long further changes of policies, Nodes and ServiceCIDRs are awaited after
+// one, so that a burst of them has policy compiled, and every ExternalBackend reconciled, once.
+const policyPause = 100 * time.Millisecond
 
 // policies keeps the policy that is compiled from the ExternalBackendPolicies and the ranges of this cluster, as the cache shows them.
 type policies struct {
@@ -23,26 +29,93 @@ type policies struct {
 	defaultDeny   bool
 	clusterDomain string
 
-	mu    sync.Mutex
+	changes chan struct{}         // holds one where something has changed; nil: nobody runs
+	tell    func(context.Context) // has every ExternalBackend reconciled
+
+	mu    sync.Mutex  // held while policy is compiled
 	set   *policy.Set // nil: has to be compiled
-	views map[string]*policy.View
+	views sync.Map    // what each namespace may use, a namespaceView by name; read without mu
 }
 
-// changed makes the next view be compiled anew.
+// namespaceView is what one namespace may use by one compilation.
+type namespaceView struct {
+	set  *policy.Set
+	view *policy.View
+}
+
+// changed makes the next view be compiled anew, and tells everyone soon.
 func (p *policies) changed() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.set, p.views = nil, nil
+	p.set = nil
+	p.mu.Unlock()
+	select {
+	case p.changes <- struct{}{}:
+	default:
+	}
 }
 
-// namespaceChanged does so for the labels of one namespace.
-func (p *policies) namespaceChanged(namespace string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.views, namespace)
+// namespaceChanged renews the view of a namespace whose labels have changed.
+func (p *policies) namespaceChanged(ctx context.Context, namespace string) {
+	p.mu.Lock() // a view that is being made may not have seen the labels
+	v, known := p.views.Load(namespace)
+	if known {
+		p.views.Store(namespace, namespaceView{view: v.(namespaceView).view})
+	}
+	p.mu.Unlock()
+	if known {
+		p.renew(ctx, namespace)
+	}
 }
 
-// view returns what namespace may use. All reads are from the cache.
+// run compiles policy after changes, until ctx ends. So the probing engine, which only ever reads
+// what is compiled, goes by the new policy before the last ExternalBackend has been reconciled by
+// it.
+func (p *policies) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.changes:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(policyPause):
+		}
+		select {
+		case <-p.changes: // what is compiled now has seen it
+		default:
+		}
+		p.views.Range(func(namespace, _ any) bool {
+			p.renew(ctx, namespace.(string))
+			return ctx.Err() == nil
+		})
+		p.tell(ctx)
+	}
+}
+
+// renew makes the view of a namespace anew. Where that fails the old one holds until somebody
+// reconciles there.
+func (p *policies) renew(ctx context.Context, namespace string) {
+	_, err := p.view(ctx, namespace)
+	if apierrors.IsNotFound(err) {
+		p.views.Delete(namespace)
+	} else if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Can't compile policy anew", "namespace", namespace)
+	}
+}
+
+// compiled returns what namespace may use by the last compilation, nil where nobody has asked for
+// it yet. It never blocks.
+func (p *policies) compiled(namespace string) *policy.View {
+	if v, ok := p.views.Load(namespace); ok {
+		return v.(namespaceView).view
+	}
+	return nil
+}
+
+// view returns what namespace may use, compiled anew where something has changed. All reads are
+// from the cache.
 func (p *policies) view(ctx context.Context, namespace string) (*policy.View, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,15 +124,15 @@ func (p *policies) view(ctx context.Context, namespace string) (*policy.View, er
 			return nil, err
 		}
 	}
-	if v := p.views[namespace]; v != nil {
-		return v, nil
+	if v, ok := p.views.Load(namespace); ok && v.(namespaceView).set == p.set {
+		return v.(namespaceView).view, nil
 	}
 	var ns corev1.Namespace
 	if err := p.client.Get(ctx, types.NamespacedName{Name: namespace}, &ns); err != nil {
 		return nil, err // without its labels nobody knows which policies select it
 	}
 	v := p.set.For(ns.Labels)
-	p.views[namespace] = v
+	p.views.Store(namespace, namespaceView{p.set, v})
 	return v, nil
 }
 
@@ -81,7 +154,7 @@ func (p *policies) compileLocked(ctx context.Context) error {
 	for _, problem := range problems {
 		ctrl.LoggerFrom(ctx).Info("An entry of an ExternalBackendPolicy can't be read and allows nothing", "problem", problem.String())
 	}
-	p.set, p.views = set, map[string]*policy.View{}
+	p.set = set
 	return nil
 }
 

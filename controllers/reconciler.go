@@ -421,7 +421,8 @@ func (r *Reconciler) probe(b *v1alpha1.ExternalBackend, c *plan.Candidates, m *m
 	m.verdicts = verdicts{probes: probes, states: r.Prober.States(key)}
 }
 
-// PermitDial asks policy once more, at the moment at which the probing engine dials.
+// PermitDial asks policy once more, at the moment at which the probing engine dials. It never
+// blocks: it goes by what is compiled.
 func (r *Reconciler) PermitDial(owner types.NamespacedName, addr netip.AddrPort) error {
 	m := r.memories.peek(owner)
 	if m == nil {
@@ -431,9 +432,9 @@ func (r *Reconciler) PermitDial(owner types.NamespacedName, addr netip.AddrPort)
 	if !ok {
 		return fmt.Errorf("an address that %s does not name", owner)
 	}
-	view, err := r.policies.view(context.Background(), owner.Namespace)
-	if err != nil {
-		return err
+	view := r.policies.compiled(owner.Namespace)
+	if view == nil {
+		return fmt.Errorf("nobody knows yet what namespace %s may use", owner.Namespace)
 	}
 	if d := view.Target(name, addr.Addr(), tcp(addr.Port())); !d.Keep(true) {
 		return fmt.Errorf("policy refuses it: %s", d.Kind)

@@ -94,6 +94,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		Options:  options,
 		policies: &policies{
 			client: mgr.GetClient(), declared: options.ClusterCIDRs, defaultDeny: options.DefaultDeny, clusterDomain: options.ClusterDomain,
+			changes: make(chan struct{}, 1),
 		},
 	}
 	var flips flipQueue
@@ -178,10 +179,11 @@ func indexes() []index {
 func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 	endpoints := &metav1.PartialObjectMetadata{}
 	endpoints.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Endpoints"))
-	everyone := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
-		r.policies.changed()
-		return r.backends(ctx)
-	})
+	r.policies.tell = func(ctx context.Context) { flips.add(r.backends(ctx)) }
+	if err := mgr.Add(runnable(r.policies.run)); err != nil {
+		return err
+	}
+	rules := r.policies.watch()
 	specs := predicate.Funcs{UpdateFunc: specChanged}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("externalbackend").
@@ -193,11 +195,12 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		}), builder.OnlyMetadata).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
-		Watches(&v1alpha1.ExternalBackendPolicy{}, everyone, builder.WithPredicates(specs)).
-		Watches(&corev1.Node{}, everyone, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
-		Watches(&networkingv1.ServiceCIDR{}, everyone, builder.WithPredicates(predicate.Funcs{UpdateFunc: serviceRangesChanged})).
+		Watches(&v1alpha1.ExternalBackendPolicy{}, rules, builder.WithPredicates(specs)).
+		Watches(&corev1.Node{}, rules, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
+		Watches(&networkingv1.ServiceCIDR{}, rules,
+			builder.WithPredicates(predicate.Funcs{UpdateFunc: serviceRangesChanged})).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			r.policies.namespaceChanged(o.GetName())
+			r.policies.namespaceChanged(ctx, o.GetName())
 			return r.backends(ctx, client.InNamespace(o.GetName()))
 		}), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Func(flips.start)).
@@ -206,6 +209,21 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, maxRetry),
 		}).
 		Complete(r)
+}
+
+// watch handles the events of what policy is compiled from. What is there at the start is no
+// change: the first view is compiled from all of it.
+func (p *policies) watch() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) {
+			if !e.IsInInitialList {
+				p.changed()
+			}
+		},
+		UpdateFunc: func(context.Context, event.UpdateEvent, queue) { p.changed() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { p.changed() },
+	}
 }
 
 // specChanged: it was edited, or the object was deleted and made anew, which a watch that was interrupted shows as one update, from generation 1 to generation 1.
@@ -287,6 +305,19 @@ func (f *flipQueue) start(_ context.Context, queue workqueue.TypedRateLimitingIn
 	defer f.mu.Unlock()
 	f.queue = queue
 	return nil
+}
+
+// add has requests reconciled in their turn.
+func (f *flipQueue) add(requests []reconcile.Request) {
+	f.mu.Lock()
+	queue := f.queue
+	f.mu.Unlock()
+	if queue == nil {
+		return
+	}
+	for _, request := range requests {
+		queue.Add(request)
+	}
 }
 
 // notify never blocks. Before the controller runs there is nothing to tell: its first reconciles see everything.

@@ -3,10 +3,14 @@ package controllers
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -34,22 +39,86 @@ func (i *informers) GetInformer(ctx context.Context, o client.Object, options ..
 	return i.FakeInformers.GetInformer(ctx, o, options...)
 }
 
+// watching runs w's controller over informers that the test feeds, until the test ends.
+func watching(t *testing.T, w *world) *informers {
+	t.Helper()
+	informers := &informers{FakeInformers: informertest.FakeInformers{Scheme: testScheme()}}
+	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
+		Scheme: testScheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return informers, nil },
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return w.live.RESTMapper(), nil },
+	})
+	w.ok(err)
+	w.ok(w.reconciler.addController(mgr, &flipQueue{}))
+	stopped := make(chan error)
+	go func() { stopped <- mgr.Start(t.Context()) }()
+	t.Cleanup(func() { w.ok(<-stopped) })
+	synctest.Wait()
+	return informers
+}
+
+// TestPolicyIsCompiledApart: a burst of changes has policy compiled once, soon, and by none of
+// those whom the probing engine asks: it dials by what is compiled.
+func TestPolicyIsCompiledApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := literalWorld(t)
+		r := w.reconciler
+		var compiled, told atomic.Int32
+		p := &policies{changes: make(chan struct{}, 1), client: interceptor.NewClient(cachedClient{w.live, w}, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if _, ok := list.(*v1alpha1.ExternalBackendPolicyList); ok {
+					compiled.Add(1)
+				}
+				return c.List(ctx, list, options...)
+			},
+		})}
+		r.policies = p
+		informers := watching(t, w)
+		p.tell = func(context.Context) { told.Add(1) }
+		addr := netip.MustParseAddrPort("203.0.113.1:8080")
+		m := r.memories.of(shop)
+		m.setDial(map[netip.AddrPort]string{addr: ""})
+		if err := r.PermitDial(shop, addr); err == nil || compiled.Load() > 0 {
+			t.Errorf("before anybody has reconciled: %v, compiled %d times", err, compiled.Load())
+		}
+		if _, err := p.view(t.Context(), shop.Namespace); err != nil {
+			t.Fatal(err)
+		}
+		nodes, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
+		w.ok(err)
+		for n, refused := range []bool{true, false} {
+			p.mu.Lock()
+			p.declared = nil
+			if refused {
+				p.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+			}
+			p.mu.Unlock()
+			for range 50 {
+				nodes.Add(&corev1.Node{})
+			}
+			synctest.Wait()
+			if err := r.PermitDial(shop, addr); (err == nil) != refused || int(compiled.Load()) != 1+n {
+				t.Errorf("right after the change: %v, compiled %d times", err, compiled.Load())
+			}
+			time.Sleep(policyPause)
+			synctest.Wait()
+			if err := r.PermitDial(shop, addr); (err != nil) != refused || int(compiled.Load()) != 2+n || int(told.Load()) != 1+n {
+				t.Errorf("soon after the change: %v, compiled %d times, told %d times", err, compiled.Load(), told.Load())
+			}
+		}
+		p.mu.Lock() // as while policy is compiled
+		defer p.mu.Unlock()
+		if err := r.PermitDial(shop, addr); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestRulesMadeAnew: a policy, or a range of Services, that was deleted and made anew while the watch was interrupted is compiled, although its generation is what it was.
 func TestRulesMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		informers := &informers{FakeInformers: informertest.FakeInformers{Scheme: testScheme()}}
-		mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
-			Scheme: testScheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
-			NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return informers, nil },
-			MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return w.live.RESTMapper(), nil },
-		})
-		w.ok(err)
-		w.ok(w.reconciler.addController(mgr, &flipQueue{}))
-		stopped := make(chan error)
-		go func() { stopped <- mgr.Start(t.Context()) }()
-		t.Cleanup(func() { w.ok(<-stopped) })
-		synctest.Wait()
+		informers := watching(t, w)
 		for _, kind := range []func() client.Object{
 			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} }, func() client.Object { return &networkingv1.ServiceCIDR{} },
 		} {

@@ -202,7 +202,7 @@ func TestRenamedWhileInvalid(t *testing.T) {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
-		w.reconciler.policies.set, w.reconciler.policies.views = set, map[string]*policy.View{}
+		w.reconciler.policies.set = set
 	}
 	published := func(when string, want int) {
 		t.Helper()

@@ -292,8 +292,8 @@ func TestStaleConnectionsAreNoFailures(t *testing.T) {
 	}
 }
 
-// TestPolicyIsAskedBeforeARedial has a server that closes a kept connection when it is used again, after policy has come to
-// refuse its address: the probe does not dial once more.
+// TestPolicyIsAskedBeforeARedial has a server that closes a kept connection when it is used again,
+// after policy has come to refuse its address: the probe does not dial once more.
 func TestPolicyIsAskedBeforeARedial(t *testing.T) {
 	var denied atomic.Bool
 	listener := &countingListener{Listener: local(t)}

@@ -378,8 +378,8 @@ func (l *loop) beginLocked(t *target, silent bool, now instant) {
 	l.scheduleLocked(t, now)
 }
 
-// launch hands the probes that begin to the network, but those that are not permitted. Policy is asked before each dial:
-// a probe that dials again may be a timeout older than its first try.
+// launch hands the probes that begin to the network, but those that are not permitted. Policy is
+// asked before each dial: a probe that dials again may be a timeout older than its first try.
 func (l *loop) launch() {
 	for _, a := range l.begun {
 		if a.heap < 0 {

@@ -166,7 +166,8 @@ func bubble(t *testing.T, options Options, p peer, play func(t *testing.T, e *En
 	})
 }
 
-// redial says that the peers have closed the connections of all probes in flight before they took them.
+// redial says that the peers have closed the connections of all probes in flight before they took
+// them.
 func (n *fakeNetwork) redial() {
 	n.mu.Lock()
 	n.events.redial = append(n.events.redial, slices.Collect(maps.Keys(n.flying))...)
@@ -304,7 +305,8 @@ func TestStartLongAfterSync(t *testing.T) {
 	})
 }
 
-// TestRedials: a probe that the network can't finish over a kept connection begins again, unless it has ended meanwhile.
+// TestRedials: a probe that the network can't finish over a kept connection begins again, unless it
+// has ended meanwhile.
 func TestRedials(t *testing.T) {
 	for _, test := range []struct {
 		name      string

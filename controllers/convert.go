@@ -225,9 +225,12 @@ func healthCheck(h *v1alpha1.HealthCheck, secrets references) *probe.Check {
 }
 
 func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
-	out := &probe.HTTPGet{Path: cmp.Or(h.Path, "/"), Host: h.Host}
+	out := &probe.HTTPGet{Path: cmp.Or(h.Path, "/")}
 	for _, header := range h.HTTPHeaders {
 		out.Headers = append(out.Headers, probe.Header{Name: header.Name, Value: header.Value})
+	}
+	if h.Host != "" {
+		out.Headers = append(out.Headers, probe.Header{Name: "Host", Value: h.Host})
 	}
 	for _, text := range h.ExpectedStatuses {
 		if r, err := probe.ParseStatusRange(text); err == nil { // the schema lets no other in

@@ -711,7 +711,8 @@ type HTTPGet struct {
 	Scheme corev1.URIScheme `json:"scheme,omitempty"`
 
 	// host is the Host header and, with HTTPS, the SNI; absent: the target's
-	// hostname, else its address.
+	// hostname, else its address, and in the header the port where it is not the
+	// scheme's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|[0-9A-Fa-f:.]+)?$`

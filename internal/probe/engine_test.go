@@ -316,14 +316,14 @@ func TestHTTPAgainstARealServer(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 
 	check := Check{HTTP: &HTTPGet{
-		Path: "/healthz?deep=1", Host: "db.example.com", Headers: []Header{{"X-Probe", "1"}},
+		Path: "/healthz?deep=1", Headers: []Header{{"X-Probe", "1"}, {"Host", "db.example.com:81"}},
 		Expected: []StatusRange{{302, 302}},
 	}}
 	if got := state(t, check, at(listener.Addr())); got != healthy {
 		t.Errorf("%+v", got)
 	}
 	r := <-requests
-	if r.Host != "db.example.com" || r.URL.String() != "/healthz?deep=1" || r.Header.Get("X-Probe") != "1" || r.Method != "GET" {
+	if r.Host != "db.example.com:81" || r.URL.String() != "/healthz?deep=1" || r.Header.Get("X-Probe") != "1" || r.Method != "GET" {
 		t.Errorf("%+v", r)
 	}
 	check.HTTP = &HTTPGet{Expected: []StatusRange{{200, 299}}}
@@ -333,7 +333,7 @@ func TestHTTPAgainstARealServer(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for r = range requests {
-		if r.Host == "replica.example.com" {
+		if r.Host == fmt.Sprintf("replica.example.com:%d", endpoint.Dial.Port()) {
 			break
 		}
 	}
@@ -412,7 +412,7 @@ func TestTLS(t *testing.T) {
 		name   string
 		config *tls.Config // of the server
 		tls    TLS
-		host   string // HTTPGet.Host
+		host   string // the Host header
 		target string // Endpoint.Host
 		sni    string
 		want   State
@@ -447,7 +447,7 @@ func TestTLS(t *testing.T) {
 
 			endpoint := at(listener.Addr())
 			endpoint.Host = test.target
-			if got := state(t, Check{HTTP: &HTTPGet{Host: test.host}, TLS: &test.tls}, endpoint); got != test.want {
+			if got := state(t, Check{HTTP: &HTTPGet{Headers: []Header{{"Host", test.host}}}, TLS: &test.tls}, endpoint); got != test.want {
 				t.Errorf("%+v, want %+v", got, test.want)
 			}
 			if name := <-names; name != test.sni {

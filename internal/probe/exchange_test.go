@@ -59,7 +59,7 @@ func TestHTTPResponses(t *testing.T) {
 		{"1.0 kept alive", "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", io.EOF, ok, true},
 		{"more than was asked for", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", io.EOF, ok, false},
 		{"after interim ones", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, true},
-		{"interim ones without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 1000), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"interim ones without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 2000), io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"chunks", chunk + "5\r\nhello\r\n3;x=y\r\n123\r\n0\r\n\r\n", io.EOF, ok, true},
 		{"chunks with a trailer", chunk + "5\r\nhello\r\n0\r\nA: b\r\n\r\n", io.EOF, ok, true},
 		{"chunks and more", chunk + "0\r\n\r\nx", io.EOF, ok, false},
@@ -68,9 +68,10 @@ func TestHTTPResponses(t *testing.T) {
 		{"a chunk that is longer than it says", chunk + "2\r\nhello", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a chunk size out of bounds", chunk + "ffffffffffffffffff\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a chunk size that is none", chunk + "xyz\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a chunk extension without end", chunk + "1;" + strings.Repeat("x", 9000), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"many chunks", chunk + strings.Repeat("1\r\nx\r\n", 3000) + "0\r\n\r\n", io.EOF, ok, false},
-		{"chunks of two bytes", chunk + strings.Repeat("2\r\nxy\r\n", 2000) + "0\r\n\r\n", io.EOF, ok, false},
+		{"a chunk extension without end", chunk + "1;" + strings.Repeat("x", 33000), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"many chunks", chunk + strings.Repeat("1\r\nx\r\n", 3000) + "0\r\n\r\n", io.EOF, ok, true},
+		{"many chunks with long extensions", chunk + strings.Repeat("1;"+strings.Repeat("x", 100)+"\r\nx\r\n", 1000) + "0\r\n\r\n", io.EOF, ok, false},
+		{"chunks of two bytes", chunk + strings.Repeat("2\r\nxy\r\n", 2000) + "0\r\n\r\n", io.EOF, ok, true},
 		{"endless tiny chunks", chunk + strings.Repeat("1\r\nx\r\n", 5000), os.ErrDeadlineExceeded, ok, false},
 		{"endless chunks", chunk + "ffffff\r\n" + strings.Repeat("x", 5000), os.ErrDeadlineExceeded, ok, false},
 		{"an endless body", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat("x", 5000), os.ErrDeadlineExceeded, ok, false},
@@ -91,7 +92,8 @@ func TestHTTPResponses(t *testing.T) {
 		{"another protocol", "SSH-2.0-OpenSSH_9.9\r\n", os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
 		{"TLS", "\x15\x03\x01\x00\x02\x02\x16", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"half a head", "HTTP/1.1 200 OK\r\nContent-", io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a head that is too long", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 9000), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"the longest head", longHead(32 << 10), io.EOF, ok, true},
+		{"a head that is too long", longHead(32<<10 + 1), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
 		{"nothing", "", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"silence", "", os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
 	} {
@@ -105,6 +107,20 @@ func TestHTTPResponses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// longHead is a response of size bytes, all of them headers.
+func longHead(size int) string {
+	const begin, end = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: ", "\r\n\r\n"
+	return begin + strings.Repeat("x", size-len(begin)-len(end)) + end
+}
+
+// TestIdleHTTPHoldsNoHead: what a response took to be read is free before the next probe.
+func TestIdleHTTPHoldsNoHead(t *testing.T) {
+	x := httpFor(HTTPGet{})
+	if a := hear(x, []byte(longHead(32<<10)), 100, io.EOF); !a.keep || x.head != nil {
+		t.Errorf("%+v, and %d bytes of its head are held", a, cap(x.head))
 	}
 }
 
@@ -161,13 +177,9 @@ func TestHTTPRequests(t *testing.T) {
 			"GET / HTTP/1.1\r\nHost: [2001:db8::1]\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\n\r\n",
 		},
 		{
-			"headers", HTTPGet{Host: "a.example", Headers: []Header{{"X-Probe", "1"}, {"User-Agent", "me"}, {"accept", "text/plain"}}},
+			"headers", HTTPGet{Headers: []Header{{"X-Probe", "1"}, {"User-Agent", "me"}, {"accept", "text/plain"}}},
 			"db.example.com", "192.0.2.1:80",
-			"GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: me\r\nAccept: text/plain\r\nX-Probe: 1\r\n\r\n",
-		},
-		{
-			"a Host header", HTTPGet{Host: "a.example", Headers: []Header{{"host", "b.example"}}}, "", "192.0.2.1:80",
-			"GET / HTTP/1.1\r\nHost: b.example\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\n\r\n",
+			"GET / HTTP/1.1\r\nHost: db.example.com\r\nUser-Agent: me\r\nAccept: text/plain\r\nX-Probe: 1\r\n\r\n",
 		},
 		{
 			"nothing is smuggled", HTTPGet{
@@ -184,6 +196,48 @@ func TestHTTPRequests(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestHostHeader: a Host header names the port where it is not the scheme's own, as RFC 9110
+// (section 7.2) wants it. One that was given is sent as it is. Its name is the name for TLS, too.
+func TestHostHeader(t *testing.T) {
+	for _, test := range []struct {
+		given      string // Host among the headers
+		target     string // Endpoint.Host
+		dial       string
+		http       string // Host over http
+		https      string // Host over https
+		serverName string
+	}{
+		{"", "db.example.com", "192.0.2.1:80", "db.example.com", "db.example.com:80", "db.example.com"},
+		{"", "db.example.com", "192.0.2.1:443", "db.example.com:443", "db.example.com", "db.example.com"},
+		{"", "db.example.com", "192.0.2.1:8443", "db.example.com:8443", "db.example.com:8443", "db.example.com"},
+		{"", "", "192.0.2.1:8080", "192.0.2.1:8080", "192.0.2.1:8080", "192.0.2.1"},
+		{"", "", "[2001:db8::1]:443", "[2001:db8::1]:443", "[2001:db8::1]", "2001:db8::1"},
+		{"", "", "[fe80::1%eth0]:80", "[fe80::1]", "[fe80::1]:80", "fe80::1"},
+		{"a.example", "db.example.com", "192.0.2.1:8080", "a.example", "a.example", "a.example"},
+		{"a.example:81", "db.example.com", "192.0.2.1:8080", "a.example:81", "a.example:81", "a.example"},
+		{"2001:db8::2", "db.example.com", "192.0.2.1:8080", "[2001:db8::2]", "[2001:db8::2]", "2001:db8::2"},
+		{"[2001:db8::2]", "", "192.0.2.1:80", "[2001:db8::2]", "[2001:db8::2]", "2001:db8::2"},
+		{"[2001:db8::2]:81", "", "192.0.2.1:80", "[2001:db8::2]:81", "[2001:db8::2]:81", "2001:db8::2"},
+	} {
+		get := &HTTPGet{Headers: []Header{{"X", "1"}, {"hOST", test.given}}}
+		endpoint := Endpoint{Host: test.target, Dial: addrPort(test.dial)}
+		plain, secure := newHandler(&Check{HTTP: get}), newHandler(&Check{HTTP: get, TLS: &TLS{}})
+		if got := plain.exchange(endpoint).(*httpExchange).host; got != test.http {
+			t.Errorf("%+v: over http %s", test, got)
+		}
+		if got := secure.exchange(endpoint).(*httpExchange).host; got != test.https {
+			t.Errorf("%+v: over https %s", test, got)
+		}
+		if got := secure.tlsFor(endpoint).ServerName; got != test.serverName {
+			t.Errorf("%+v: server name %s", test, got)
+		}
+		named := newHandler(&Check{HTTP: get, TLS: &TLS{ServerName: "tls.example"}})
+		if got := named.tlsFor(endpoint).ServerName; got != "tls.example" {
+			t.Errorf("%+v: server name %s, though one was given", test, got)
+		}
 	}
 }
 
@@ -280,6 +334,7 @@ func TestGRPCAnswers(t *testing.T) {
 		{"not implemented", newH2().headers(h2EndStream, 1, ":status", "200", "grpc-status", "12"), io.EOF, failed(ReasonUnexpectedStatus), true},
 		{"an HTTP error", newH2().headers(h2EndStream, 1, ":status", "502"), io.EOF, failed(ReasonUnexpectedStatus), true},
 		{"no gRPC status", newH2().headers(h2EndStream, 1, ":status", "200"), io.EOF, failed(ReasonUnexpectedResponse), true},
+		{"long headers", newH2().headers(h2EndStream, 1, ":status", "200", "grpc-status", "5", "grpc-message", strings.Repeat("\x00", 10000)), io.EOF, failed(ReasonGRPCNotServing), true},
 		{"no message", newH2().headers(0, 1, ":status", "200").headers(h2EndStream, 1, "grpc-status", "0"), io.EOF, failed(ReasonUnexpectedResponse), true},
 		{"a stream reset", newH2().frame(h2Reset, 0, 1, "\x00\x00\x00\x07"), io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"settings, pings and windows before", newH2().frame(h2Ping, 0, 0, "12345678").frame(0x8, 0, 0, "\x00\x00\x00\x01").frame(0x2, 0, 1, "12345").frame(0xbe, 0, 0, "new").serving(1, 1), io.EOF, ok, true},
@@ -290,9 +345,9 @@ func TestGRPCAnswers(t *testing.T) {
 		{"a push", newH2().frame(h2Push, h2EndHeaders, 1, "1234"), io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a block that is interrupted", newH2().frame(h2Headers, 0, 1, "").frame(h2Ping, 0, 0, "12345678"), io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a continuation of nothing", newH2().frame(h2Cont, h2EndHeaders, 1, ""), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a block without end", newH2().frame(h2Headers, 0, 1, strings.Repeat("x", 5000)).frame(h2Cont, 0, 1, strings.Repeat("x", 5000)), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a block without end", newH2().frame(h2Headers, 0, 1, strings.Repeat("x", 16000)).frame(h2Cont, 0, 1, strings.Repeat("x", 16000)).frame(h2Cont, 0, 1, strings.Repeat("x", 1000)), io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a block that is no HPACK", newH2().frame(h2Headers, h2EndHeaders, 1, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a flood of pings", newH2().frame(h2Ping, h2Ack, 0, strings.Repeat("x", 9000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"a flood of pings", newH2().frame(h2Ping, h2Ack, 0, strings.Repeat("x", 16000)).frame(h2Ping, h2Ack, 0, strings.Repeat("x", 16000)).frame(h2Ping, h2Ack, 0, strings.Repeat("x", 1000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
 		{"an endless message", newH2().frame(h2Data, 0, 1, strings.Repeat("x", 3000)).frame(h2Data, 0, 1, strings.Repeat("x", 3000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
 		{"a frame that is too long", newH2().frame(h2Data, 0, 1, strings.Repeat("x", 20000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
 		{"silence", newH2(), os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
@@ -333,6 +388,21 @@ func TestGRPCKeepsUp(t *testing.T) {
 	x.begin(nil)
 	if a := hear(x, server.frame(h2GoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00").Bytes(), 1<<20, io.EOF); !a.ignored {
 		t.Errorf("%+v: the peer has not taken this call", a)
+	}
+}
+
+// TestIdleGRPCHoldsLittle: between two calls a peer can make a probe hold no more than a few KiB.
+func TestIdleGRPCHoldsLittle(t *testing.T) {
+	for name, idle := range map[string]*h2{
+		"a long frame":  new(h2).frame(h2Ping, 0, 0, strings.Repeat("x", maxIdle+1)),
+		"a long block":  new(h2).frame(h2Headers, 0, 3, strings.Repeat("x", 3000)).frame(h2Cont, 0, 3, strings.Repeat("x", 3000)),
+		"a long stream": new(h2).frame(h2Data, 0, 3, strings.Repeat("x", maxIdle+1)),
+	} {
+		x := grpcFor("")
+		hear(x, newH2().serving(1, 1).Bytes(), 1<<20, io.EOF)
+		if a := hear(x, idle.Bytes(), 100, io.EOF); a.outcome != failed(ReasonUnexpectedResponse) || len(x.partial)+len(x.block) > 2*maxIdle {
+			t.Errorf("%s: %+v, and %d bytes are held", name, a, len(x.partial)+len(x.block))
+		}
 	}
 }
 

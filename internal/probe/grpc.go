@@ -31,6 +31,10 @@ const (
 	h2HeaderTable = 4096 // size of the peer's compression table, unless it is told otherwise
 )
 
+// maxIdle is how many bytes a peer may send between two calls. An unfinished frame or header block
+// stays in memory for as long as the connection is kept.
+const maxIdle = 4 << 10
+
 // gRPC statuses (google.golang.org/grpc/codes).
 const (
 	grpcOK       = 0
@@ -65,7 +69,7 @@ type grpcExchange struct {
 
 	fields  grpcFields
 	payload []byte // the response, with its prefix
-	budget  int    // bytes of headers and control frames that may still come in this call
+	budget  int    // bytes of headers and control frames that may still come in this call, or after it
 }
 
 type grpcFields struct{ http, grpc string }
@@ -129,7 +133,7 @@ func (x *grpcExchange) feed(in []byte) answer {
 	var reply []byte
 	for len(in) >= h2FrameHead {
 		size := int(in[0])<<16 | int(in[1])<<8 | int(in[2])
-		if size > h2MaxFrame {
+		if size > h2MaxFrame || !x.open && size > x.budget {
 			return done(failed(ReasonUnexpectedResponse))
 		}
 		if len(in) < h2FrameHead+size {
@@ -285,6 +289,7 @@ func unpad(f frame) ([]byte, bool) {
 // verdict judges a call that has ended. ended: the peer ended it in order and did not reset it.
 func (x *grpcExchange) verdict(ended bool) answer {
 	x.open = false
+	x.budget = maxIdle
 	a := done(x.judge())
 	a.keep = ended && !x.leaving
 	return a

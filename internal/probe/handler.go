@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -31,11 +32,11 @@ func (k kind) String() string { return [kinds]string{"tcpSocket", "httpGet", "gr
 
 func newHandler(c *Check) *handler {
 	h := &handler{}
-	var protocol, serverName string
+	var protocol, host string
 	switch {
 	case c.HTTP != nil:
 		h.kind, h.http = kindHTTP, newHTTPRequest(c.HTTP)
-		protocol, serverName = "http/1.1", c.HTTP.Host
+		protocol, host = "http/1.1", h.http.host
 	case c.GRPC != nil:
 		h.kind, h.grpc = kindGRPC, c.GRPC
 		protocol = "h2"
@@ -43,7 +44,7 @@ func newHandler(c *Check) *handler {
 		h.kind, h.tcp = kindTCP, c.TCP
 	}
 	if c.TLS != nil {
-		h.tls = tlsConfig(c.TLS, serverName, protocol)
+		h.tls = tlsConfig(c.TLS, host, protocol)
 	}
 	return h
 }
@@ -52,7 +53,7 @@ func newHandler(c *Check) *handler {
 func (h *handler) exchange(e Endpoint) exchange {
 	switch h.kind {
 	case kindHTTP:
-		return &httpExchange{request: h.http, host: h.http.hostHeader(e.Host, e.Dial.Addr())}
+		return &httpExchange{request: h.http, host: h.http.hostHeader(e, h.tls != nil)}
 	case kindGRPC:
 		return newGRPCExchange(h.grpc.Service, authority(e), h.tls != nil)
 	}
@@ -95,11 +96,12 @@ func (h *handler) tlsFor(e Endpoint) *tls.Config {
 	return config
 }
 
+// withoutPort returns the name or the address of a Host header.
 func withoutPort(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		return name
 	}
-	return host
+	return strings.Trim(host, "[]")
 }
 
 // handshakeOutcome is the outcome of a probe whose TLS handshake failed with err.

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net/netip"
@@ -14,12 +15,12 @@ const userAgent = "external-backend-operator"
 // httpRequest is a request that is ready but for its Host header.
 type httpRequest struct {
 	start, rest string
-	host        string // "" : each endpoint's own
+	host        string // the Host header as it was given; "": each endpoint's own
 	expected    []StatusRange
 }
 
 func newHTTPRequest(h *HTTPGet) *httpRequest {
-	q := &httpRequest{host: h.Host, expected: h.Expected}
+	q := &httpRequest{expected: h.Expected}
 	if len(q.expected) == 0 {
 		q.expected = []StatusRange{{200, 399}}
 	}
@@ -75,18 +76,18 @@ func requestTarget(path string) string {
 	return b.String()
 }
 
-// hostHeader is the Host header for an endpoint that is dialled at addr (RFC 9110, section 7.2: brackets around IPv6).
-func (q *httpRequest) hostHeader(host string, addr netip.Addr) string {
-	if q.host != "" {
-		host = q.host
-	}
-	if host == "" {
-		host = addr.String()
-	}
+// hostHeader returns the Host header for e (RFC 9110, section 7.2). IPv6 addresses are in brackets.
+// One that was given is sent as it is. Else the port follows where it is not the scheme's own.
+func (q *httpRequest) hostHeader(e Endpoint, secure bool) string {
+	host := cmp.Or(q.host, e.Host, e.Dial.Addr().WithZone("").String())
 	if ip, err := netip.ParseAddr(host); err == nil && ip.Is6() {
-		return "[" + host + "]"
+		host = "[" + host + "]"
 	}
-	return host
+	port := e.Dial.Port()
+	if q.host != "" || port == 80 && !secure || port == 443 && secure {
+		return host
+	}
+	return host + ":" + strconv.Itoa(int(port))
 }
 
 // httpExchange asks by GET over HTTP/1.1 and judges the status. A response is over when its body is, or when maxBody
@@ -145,27 +146,33 @@ func (x *httpExchange) feed(in []byte) answer {
 
 // takeHead splits a head off from what has come. Without a whole head it returns nil and what to answer.
 func (x *httpExchange) takeHead(in []byte) (head, rest []byte, a answer) {
-	if len(x.head) > 0 {
-		in = append(x.head, in...)
-		x.head = nil
+	seen := len(x.head)
+	if seen > 0 {
+		x.head = append(x.head, in...)
+		in = x.head
 	}
-	n := headLength(in)
+	n := headLength(in, seen)
 	switch {
 	case !bytes.HasPrefix(in, []byte("HTTP/1.")[:min(len(in), len("HTTP/1."))]),
 		n > x.room, n < 0 && len(in) >= x.room:
 		return nil, nil, done(failed(ReasonUnexpectedResponse))
 	case n < 0:
-		x.head = bytes.Clone(in)
+		if seen == 0 {
+			x.head = bytes.Clone(in)
+		}
 		return nil, nil, answer{}
 	default:
+		x.head = nil
 		x.room -= n
 		return in[:n], in[n:], answer{}
 	}
 }
 
 // headLength returns the length of the head that b begins with, its empty line included, or -1.
-func headLength(b []byte) int {
-	for i := 0; ; {
+// The first seen bytes are known to hold no whole head, so that a head which comes in many small
+// pieces is not searched anew for each of them.
+func headLength(b []byte, seen int) int {
+	for i := max(0, seen-len("\n\r")); ; {
 		n := bytes.IndexByte(b[i:], '\n')
 		if n < 0 {
 			return -1

@@ -117,12 +117,13 @@ type Check struct {
 // HTTPGet asks by HTTP/1.1 GET, over TLS where the Check has a TLS.
 type HTTPGet struct {
 	Path     string // request target, "" is "/"
-	Host     string // Host header, and server name for TLS; "": the endpoint's host, else its dialled address
 	Headers  []Header
 	Expected []StatusRange // empty: 200-399
 }
 
-// Header is one HTTP request header. A "Host" replaces the Host header and leaves the TLS server name alone.
+// Header is one HTTP request header. A "Host" replaces the Host header, and its name is the server
+// name for TLS. Without one the Host header is the endpoint's host, else its dialled address, with
+// the port where it is not the scheme's own.
 type Header struct{ Name, Value string }
 
 // StatusRange holds the HTTP statuses From..To, both included.
@@ -151,7 +152,7 @@ type GRPC struct{ Service string }
 
 // TLS says how a peer proves who it is, and what is shown to it.
 type TLS struct {
-	ServerName         string           // "": HTTPGet.Host, else the endpoint's host, else its dialled address
+	ServerName         string           // "": the Host header's name, else the endpoint's host, else its dialled address
 	RootCAs            *x509.CertPool   // nil: the system's roots
 	Certificate        *tls.Certificate // shown to a peer that asks for one; may be nil
 	InsecureSkipVerify bool
@@ -198,7 +199,7 @@ func (h *HTTPGet) equal(other *HTTPGet) bool {
 	if h == nil || other == nil {
 		return h == other
 	}
-	return h.Path == other.Path && h.Host == other.Host &&
+	return h.Path == other.Path &&
 		slices.Equal(h.Headers, other.Headers) && slices.Equal(h.Expected, other.Expected)
 }
 

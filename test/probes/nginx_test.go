@@ -85,8 +85,11 @@ func (n nginx) uses(t *testing.T, log string) []int {
 }
 
 func get(path string, expected ...probe.StatusRange) probe.Check {
-	return probe.Check{HTTP: &probe.HTTPGet{Path: path, Host: serverName, Expected: expected}}
+	return probe.Check{HTTP: &probe.HTTPGet{Path: path, Headers: host(serverName), Expected: expected}}
 }
+
+// host is a Host header.
+func host(name string) []probe.Header { return []probe.Header{{Name: "Host", Value: name}} }
 
 func within(c probe.Check, timeout time.Duration) probe.Check {
 	c.Timeout = timeout
@@ -140,10 +143,10 @@ func TestNginx(t *testing.T) {
 		{"a close without an answer", 0, get("/hangs-up"), probe.Unhealthy, probe.ReasonUnexpectedResponse},
 		{"a body that drips", 0, within(get("/slow"), 300*ms), probe.Unhealthy, probe.ReasonTimeout},
 		{"a megabyte", 0, get("/whole"), probe.Healthy, ""},
-		{"a megabyte in chunks", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/zipped", Host: serverName,
+		{"a megabyte in chunks", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/zipped",
 			Headers: []probe.Header{{Name: "Accept-Encoding", Value: "gzip"}}}}, probe.Healthy, ""},
 		{"by way of an upstream of HTTP/1.0", 0, get("/odd-upstream"), probe.Healthy, ""},
-		{"another host", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/ok", Host: "x.example.com"}}, probe.Unhealthy, probe.ReasonUnexpectedStatus},
+		{"another host", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/ok", Headers: host("x.example.com")}}, probe.Unhealthy, probe.ReasonUnexpectedStatus},
 		{"HTTP/2 alone", 1, get("/"), probe.Unhealthy, probe.ReasonUnexpectedResponse},
 		{"gRPC of a server that has none", 1, probe.Check{GRPC: &probe.GRPC{}}, probe.Unhealthy, probe.ReasonUnexpectedResponse},
 		{"gRPC of a server of HTTP/1.1", 0, probe.Check{GRPC: &probe.GRPC{}}, probe.Unhealthy, probe.ReasonUnexpectedResponse},
@@ -254,7 +257,7 @@ func TestNginxOverTLS(t *testing.T) {
 		{"the wrong certificate, not verified, no keep-alive", 5, unverified, serverName, probe.Healthy, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := watch(t, probe.Check{HTTP: &probe.HTTPGet{Host: test.host}, TLS: test.tls}, ports[test.port])
+			w := watch(t, probe.Check{HTTP: &probe.HTTPGet{Headers: host(test.host)}, TLS: test.tls}, ports[test.port])
 			w.becomes(test.verdict, test.reason)
 			w.probes(4)
 			w.becomes(test.verdict, test.reason)

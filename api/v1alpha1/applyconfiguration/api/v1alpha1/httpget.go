@@ -36,7 +36,8 @@ type HTTPGetApplyConfiguration struct {
 	// scheme is HTTP (default) or HTTPS.
 	Scheme *v1.URIScheme `json:"scheme,omitempty"`
 	// host is the Host header and, with HTTPS, the SNI; absent: the target's
-	// hostname, else its address.
+	// hostname, else its address, and in the header the port where it is not the
+	// scheme's own.
 	Host *string `json:"host,omitempty"`
 	// httpHeaders are added to the request, in order; names may repeat. At most 32.
 	HTTPHeaders []HTTPHeaderApplyConfiguration `json:"httpHeaders,omitempty"`

@@ -23,8 +23,11 @@ import (
 const (
 	// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so that no right to list them is needed.
 	referencePeriod = time.Minute
-	// referenceRetry is the same where the API server did not answer; twice as long each time, up to referencePeriod.
+	// referenceRetry is the same where one is missing or unusable, for missingFresh: somebody may
+	// be about to create it. Where the API server did not answer it is twice as long each time, up
+	// to referencePeriod.
 	referenceRetry = 5 * time.Second
+	missingFresh   = 2 * time.Minute
 )
 
 // references are what an ExternalBackend's Secrets and ConfigMaps say.
@@ -37,18 +40,23 @@ type references struct {
 	checkMissing, dnsMissing bool
 	missing                  string
 
-	generation int64
-	read       time.Time
+	generation   int64
+	read         time.Time
+	missingSince time.Time
 	// failures is how many times in a row the API server did not answer.
 	failures int
 }
 
 // wait is how long after read they are read again.
 func (r *references) wait() time.Duration {
-	if r.failures == 0 {
+	switch {
+	case r.failures > 0:
+		return min(referenceRetry<<min(r.failures-1, 10), referencePeriod)
+	case r.missing != "" && r.read.Sub(r.missingSince) < missingFresh:
+		return referenceRetry
+	default:
 		return referencePeriod
 	}
-	return min(referenceRetry<<min(r.failures-1, 10), referencePeriod)
 }
 
 // due tells whether the references of b have to be read again.
@@ -116,6 +124,9 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 		out.failures = failures
 	}
 	out.read = r.now()
+	if out.missingSince = out.read; before.missing != "" && before.generation == b.Generation {
+		out.missingSince = before.missingSince
+	}
 	return out
 }
 

@@ -1,0 +1,112 @@
+package controllers
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestMissingReferenceIsReadOften: what is missing or unusable is read again every five seconds in
+// the first two minutes of it, then every minute.
+func TestMissingReferenceIsReadOften(t *testing.T) {
+	good := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: testCertificate(t)}))
+	for _, test := range []struct {
+		name  string
+		there map[time.Duration]string // what the ConfigMap holds from then on
+		reads []time.Duration          // of the first 5 minutes
+	}{
+		{"never there", nil, append(every(referenceRetry, 0, 2*time.Minute), every(time.Minute, 3*time.Minute, 5*time.Minute)...)},
+		{"there from the start", map[time.Duration]string{0: good}, every(time.Minute, 0, 5*time.Minute)},
+		{
+			"unusable, then mended", map[time.Duration]string{0: "no PEM", 62 * time.Second: good},
+			append(every(referenceRetry, 0, 65*time.Second), every(time.Minute, 125*time.Second, 5*time.Minute)...),
+		},
+		{
+			"broken by a renewal", map[time.Duration]string{0: good, 90 * time.Second: "no PEM"},
+			slices.Concat(every(time.Minute, 0, time.Minute), every(referenceRetry, 2*time.Minute, 4*time.Minute), every(time.Minute, 5*time.Minute, 5*time.Minute)),
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := literalWorld(t)
+				reader := &timedReads{Reader: w.live, start: time.Now(), holds: test.there}
+				w.reconciler.Live = reader
+				w.spec(referring)
+				for time.Since(reader.start) <= 5*time.Minute {
+					result, err := w.reconcile()
+					w.ok(err)
+					time.Sleep(max(result.RequeueAfter, time.Millisecond))
+				}
+				if diff := cmp.Diff(test.reads, reader.reads); diff != "" {
+					t.Error("reads, want -, got +:", diff)
+				}
+			})
+		})
+	}
+}
+
+// every is the times from one to another, one step apart.
+func every(step, from, to time.Duration) []time.Duration {
+	var out []time.Duration
+	for at := from; at <= to; at += step {
+		out = append(out, at)
+	}
+	return out
+}
+
+// timedReads is an API server whose only ConfigMap comes and changes with time, and which notes
+// when it is read.
+type timedReads struct {
+	client.Reader
+	start time.Time
+	holds map[time.Duration]string
+	reads []time.Duration
+}
+
+func (r *timedReads) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	c, ok := o.(*corev1.ConfigMap)
+	if !ok {
+		return r.Reader.Get(ctx, key, o, options...)
+	}
+	now := time.Since(r.start)
+	r.reads = append(r.reads, now.Truncate(time.Second))
+	latest := time.Duration(-1)
+	for at, text := range r.holds {
+		if at <= now && at > latest {
+			latest, c.Data = at, map[string]string{"ca.crt": text}
+		}
+	}
+	if latest < 0 {
+		return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
+	}
+	return nil
+}
+
+// testCertificate is a self-signed certificate.
+func testCertificate(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}

@@ -45,6 +45,7 @@ func Compile(in Input) (*Set, []Problem) {
 		policies:      c.policies,
 		nothing:       c.pool.keep(c.pool.empty()),
 		everything:    c.everything,
+		targets:       c.pool.keep(c.targets),
 		addresses:     newAddrTable(c.cidrs, c.pool),
 		anyAddress:    c.anyAddress,
 		names:         newNames(c.hostnames, c.anyName, c.pool),
@@ -63,6 +64,7 @@ type compiler struct {
 	pool       *pool
 	next       int // the number of the next rule
 	everything set
+	targets    set // those that cover targets of some name, or of none
 	anyAddress set // without cidrs
 	anyName    set // without hostnames
 
@@ -79,7 +81,7 @@ func newCompiler(rules int) *compiler {
 	p := newPool(rules)
 	return &compiler{
 		pool:       p,
-		everything: p.empty(), anyAddress: p.empty(), anyName: p.empty(),
+		everything: p.empty(), targets: p.empty(), anyAddress: p.empty(), anyName: p.empty(),
 		hostnames:   map[string][]int{},
 		ports:       map[corev1.Protocol][]span{},
 		nameservers: map[netip.AddrPort]set{},
@@ -144,6 +146,7 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 	aboutTargets := len(r.CIDRs)+len(r.Hostnames)+len(r.Ports) > 0 || len(r.Nameservers) == 0
 	if len(r.Hostnames) == 0 && aboutTargets {
 		c.anyName.add(id)
+		c.targets.add(id)
 	}
 	if len(r.Ports) == 0 {
 		for _, protocol := range protocols {
@@ -162,6 +165,7 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 	for j, name := range r.Hostnames {
 		if validHostname(name) {
 			c.hostnames[name] = append(c.hostnames[name], id)
+			c.targets.add(id)
 		} else {
 			c.problem("neither a host name nor one behind \"*.\"", "spec.allow[%d].hostnames[%d]", i, j)
 		}

@@ -126,7 +126,7 @@ func modelKind(a netip.Addr, r ClusterRanges) Kind {
 	return kind
 }
 
-// A modelQuestion is one call of Target, Lookup, Name or Nameserver.
+// A modelQuestion is one call of Target, Unnamed, Lookup, Name or Nameserver.
 type modelQuestion struct {
 	call  string
 	name  string
@@ -139,6 +139,8 @@ func (q modelQuestion) ask(v *View) Decision {
 	switch q.call {
 	case "Target":
 		return v.Target(q.name, q.addr, q.ports...)
+	case "Unnamed":
+		return v.Unnamed(q.addr, q.ports...)
 	case "Lookup":
 		return v.Lookup(q.name, q.ports...)
 	case "Name":
@@ -156,7 +158,7 @@ func modelDecide(in Input, ns map[string]string, q modelQuestion) Decision {
 		return Decision{Kind: ClusterName}
 	}
 	kind := None
-	if q.call == "Target" || q.call == "Nameserver" {
+	if q.call == "Target" || q.call == "Unnamed" || q.call == "Nameserver" {
 		kind = modelKind(q.addr, in.ClusterRanges)
 	}
 	always := kind != None && kind != Metadata && kind != ClusterRange && kind != DiscoveredRange
@@ -246,7 +248,7 @@ func modelRule(in Input, r v1alpha1.PolicyRule, q modelQuestion, guarded bool) b
 	if len(r.CIDRs)+len(r.Hostnames)+len(r.Ports) == 0 && len(r.Nameservers) > 0 {
 		return false
 	}
-	if len(r.Hostnames) > 0 {
+	if len(r.Hostnames) > 0 && q.call != "Unnamed" {
 		covered := false
 		for _, h := range r.Hostnames {
 			if below, ok := strings.CutPrefix(h, "*"); ok {

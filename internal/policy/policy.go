@@ -72,6 +72,7 @@ type Set struct {
 
 	nothing     set                       // no rule; as long as every set of rules
 	everything  set                       // all rules
+	targets     set                       // the rules that cover targets of some name, or of none
 	addresses   addrTable                 // the rules whose cidrs contain an address
 	anyAddress  set                       // the rules without cidrs
 	names       names                     // the rules that cover a name
@@ -150,7 +151,7 @@ func (v *View) Target(name string, a netip.Addr, ports ...Port) Decision {
 // Unnamed decides about an address of which nobody remembers whether a name led
 // to it, and which: no name could allow a refused one.
 func (v *View) Unnamed(a netip.Addr, ports ...Port) Decision {
-	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.everything, ports: ports})
+	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.targets, ports: ports})
 }
 
 // Lookup decides whether a name needs to be resolved at all: no rule could allow

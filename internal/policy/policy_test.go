@@ -483,6 +483,9 @@ func TestWhatCannotBeReadAllowsNothing(t *testing.T) {
 		if got := q.ask(v); got.Allowed {
 			t.Errorf("%+v: %+v", c.rule, got)
 		}
+		if got := v.Unnamed(netip.MustParseAddr("203.0.113.1"), postgres); got.Allowed {
+			t.Errorf("%+v: unnamed %+v", c.rule, got)
+		}
 		if got := nameserver("198.51.100.53:53").ask(v); got.Allowed {
 			t.Errorf("%+v: nameserver %+v", c.rule, got)
 		}

@@ -77,9 +77,12 @@ func (w world) prefix() netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-func (w world) name() string {
-	return pick(w, "db.example.com", "a.db.example.com", "example.com", "xexample.com", "_pg._tcp.db.example.com", "db.svc.cluster.local", "cluster.local", "notcluster.local")
+// targetNames has a name for every hostname that a rule may have.
+var targetNames = []string{
+	"db.example.com", "a.db.example.com", "example.com", "xexample.com", "_pg._tcp.db.example.com", "db.svc.cluster.local", "cluster.local", "notcluster.local",
 }
+
+func (w world) name() string { return pick(w, targetNames...) }
 
 func (w world) port() Port {
 	return Port{pick(w, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP), pick(w, uint16(1), 53, 5431, 5432, 5440, 5441, 65535)}
@@ -140,11 +143,11 @@ func (w world) input() Input {
 }
 
 func (w world) question() modelQuestion {
-	q := modelQuestion{call: pick(w, "Target", "Target", "Target", "Lookup", "Name", "Nameserver"), addr: w.addr(), port: pick(w, uint16(53), 853)}
+	q := modelQuestion{call: pick(w, "Target", "Target", "Target", "Unnamed", "Lookup", "Name", "Nameserver"), addr: w.addr(), port: pick(w, uint16(53), 853)}
 	if q.call != "Nameserver" {
 		q.ports = some(w, 2, w.port)
 	}
-	if q.call == "Name" || q.call == "Lookup" || w.IntN(2) == 0 {
+	if q.call == "Name" || q.call == "Lookup" || q.call != "Unnamed" && w.IntN(2) == 0 {
 		q.name = w.name()
 	}
 	return q
@@ -316,6 +319,22 @@ func TestLookupAndUnnamedRefuseOnlyTheHopeless(t *testing.T) {
 				if unnamed, target := v.Unnamed(q.addr, q.ports...), v.Target(name, q.addr, q.ports...); !unnamed.Keep(true) && target.Keep(true) {
 					t.Fatalf("seed %d: %+v: Unnamed %+v, Target %q %+v", seed, q, unnamed, name, target)
 				}
+			}
+		}
+	}
+}
+
+// Unnamed allows an address on a port if and only if some name, or none, would.
+func TestUnnamedAllowsWhatSomeNameWould(t *testing.T) {
+	names := append([]string{""}, targetNames...)
+	for seed := range uint64(700) {
+		w := newWorld(seed)
+		s, _ := Compile(w.input())
+		for range 20 {
+			v, addr, port := s.For(pick(w, namespaces...)), w.addr(), w.port()
+			some := slices.ContainsFunc(names, func(name string) bool { return v.Target(name, addr, port).Allowed })
+			if unnamed := v.Unnamed(addr, port); unnamed.Allowed != some {
+				t.Fatalf("seed %d: %s on %v: Unnamed %+v, by some name %t", seed, addr, port, unnamed, some)
 			}
 		}
 	}

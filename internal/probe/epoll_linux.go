@@ -85,6 +85,7 @@ type conn struct {
 	tls      *tls.Conn // nil: plaintext
 	shaken   error     // how its handshake ended
 	exchange exchange  // nil before the first probe speaks
+	dialled  instant   // when the probe began that dialled it
 	uses     int       // how many probes have gone over it
 }
 
@@ -209,7 +210,8 @@ func (p *poller) start(a *attempt) {
 		p.dial(a)
 		return
 	}
-	if a.fresh || c.handler != a.handler || c.dial != a.endpoint.Dial || c.host != a.endpoint.Host {
+	a.target.closes = 0 // the peer has kept it open all the while
+	if c.dialled < a.since || c.handler != a.handler || c.dial != a.endpoint.Dial || c.host != a.endpoint.Host {
 		p.shut(c)
 		p.dial(a)
 		return
@@ -273,6 +275,7 @@ func (p *poller) dial(a *attempt) {
 	a.conn = &conn{
 		socket: socket{fd: fd},
 		target: a.target, attempt: a, handler: a.handler, dial: a.endpoint.Dial, host: a.endpoint.Host,
+		dialled: a.started,
 	}
 	p.files[fd].conn = a.conn
 }
@@ -438,9 +441,6 @@ func (p *poller) finish(c *conn, a answer) {
 		return
 	}
 	p.ended(attempt, a.outcome)
-	if a.keep && c.uses > 1 {
-		t.closes = 0
-	}
 	if a.keep && a.outcome.result == success && attempt.keep && !c.closing &&
 		t.closes < maxCloses && t.kept == nil && p.kept < p.room && c.socket.shaken <= maxKeptHandshake {
 		c.phase, t.kept = idle, c

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -67,30 +68,109 @@ func first(n int, probes <-chan int) []int {
 	return connections
 }
 
-func TestConnectionsAreKeptForTenProbes(t *testing.T) {
+// prober starts probes of one target over a network of its own, at times that the test chooses.
+type prober struct {
+	t       *testing.T
+	network network
+	handler *handler
+	target  target
+}
+
+func newProber(t *testing.T, check Check, endpoint Endpoint) *prober {
+	t.Helper()
+	network, err := newNetwork(10, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &prober{t: t, network: network, handler: newHandler(&check), target: target{Endpoint: endpoint}}
+	t.Cleanup(func() {
+		network.drop(&p.target)
+		network.close()
+	})
+	return p
+}
+
+// probe runs a probe that may go over a connection which was dialled at since or later.
+func (p *prober) probe(started, since instant) outcome {
+	a := &attempt{target: &p.target, handler: p.handler, endpoint: p.target.Endpoint, keep: true, started: started, since: since}
+	p.network.start(a)
+	for !slices.Contains(p.network.wait(-1).ended, a) {
+	}
+	return a.outcome
+}
+
+// hinted waits for the network to say that the kept connection has been closed.
+func (p *prober) hinted() bool {
+	for until := time.Now().Add(10 * sec); time.Now().Before(until); {
+		if slices.Contains(p.network.wait(time.Until(until)).hints, &p.target) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestKeptConnectionIsReplaced: a server that has stopped to accept, and goes on answering over the
+// connections that it has, is found by the first probe that dials anew. A new connection takes the
+// place of the one that was kept.
+func TestKeptConnectionIsReplaced(t *testing.T) {
 	root := newCertificates(t)
 	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
 	for _, over := range []*TLS{nil, {RootCAs: root.pool()}} {
 		t.Run(fmt.Sprintf("TLS %v", over != nil), func(t *testing.T) {
 			handle, probes := counting(answersAlways)
+			closed := make(chan struct{}, 10)
 			listener := local(t)
 			if over != nil {
 				listener = tls.NewListener(listener, config)
 			}
-			addr := serve(t, listener, handle)
-			e, _ := running(t, Options{})
-			e.Sync(owner1, quick(Check{HTTP: &HTTPGet{}, TLS: over}), []Endpoint{at(addr)})
-			connections := first(45, probes)
-			begins := slices.Index(connections, 2) // of the second connection; at which probe it does depends on the endpoint
-			if begins < 1 || begins > freshEvery {
-				t.Fatalf("the first probes go over connections %v", connections)
-			}
-			for i, connection := range connections[begins:] {
-				if want := 2 + i/freshEvery; connection != want {
-					t.Errorf("probe %d goes over connection %d, want %d", begins+i, connection, want)
+			p := newProber(t, Check{HTTP: &HTTPGet{}, TLS: over}, at(serve(t, listener, func(c net.Conn) {
+				handle(c)
+				closed <- struct{}{}
+			})))
+			for _, step := range []struct {
+				started, since instant
+				connection     int
+			}{{0, 0, 1}, {9 * sec, 0, 1}, {10 * sec, 10 * sec, 2}, {30 * sec, 30 * sec, 3}} {
+				if o := p.probe(step.started, step.since); o.result != success {
+					t.Fatalf("%+v", o)
+				}
+				if connection := <-probes; connection != step.connection {
+					t.Errorf("the probe at %v goes over connection %d, want %d", step.started, connection, step.connection)
 				}
 			}
+			<-closed
+			<-closed // both that were replaced
+
+			_ = listener.Close()
+			if o := p.probe(39*sec, 30*sec); o.result != success {
+				t.Errorf("over the connection that is left: %+v", o)
+			}
+			if o := p.probe(40*sec, 40*sec); o != failed(ReasonConnectionRefused) {
+				t.Errorf("nobody accepts any more: %+v", o)
+			}
+			<-closed
 		})
+	}
+}
+
+// TestRestartsDoNotEndKeeping has a server that closes its connections now and then, as in a
+// restart. Between two closes a connection outlives the time from one probe to the next, so that
+// the next close is noticed at once, too.
+func TestRestartsDoNotEndKeeping(t *testing.T) {
+	connections := make(chan net.Conn, 10)
+	handle, _ := counting(func(c net.Conn, connection, request int) bool {
+		connections <- c
+		return answersAlways(c, connection, request)
+	})
+	p := newProber(t, Check{HTTP: &HTTPGet{}}, at(serve(t, local(t), handle)))
+	for i := range 2 * instant(maxCloses) {
+		p.probe(2*i*10*sec, 2*i*10*sec)
+		p.probe((2*i+1)*10*sec, (2*i+1)*10*sec)
+		<-connections
+		_ = (<-connections).Close()
+		if !p.hinted() {
+			t.Fatalf("close %d is not noticed", i+1)
+		}
 	}
 }
 
@@ -166,14 +246,13 @@ func TestFreshDialAfterAFailure(t *testing.T) {
 	addr := serve(t, local(t), handle)
 	e, _ := running(t, Options{})
 	e.Sync(owner1, quick(Check{HTTP: &HTTPGet{}}), []Endpoint{at(addr)})
-	// Every tenth probe dials anew besides.
 	uses := map[int]int{}
 	for _, connection := range first(30, probes) {
 		if uses[connection]++; uses[connection] > 3 {
 			t.Errorf("connection %d is used after a failure", connection)
 		}
 	}
-	if len(uses) > 13 {
+	if len(uses) > 11 { // one may have been replaced besides
 		t.Errorf("30 probes over %d connections", len(uses))
 	}
 }
@@ -260,9 +339,18 @@ func TestNoneKeptForWhoClosesThem(t *testing.T) {
 
 // lateID returns an ID whose first regular probe, with a period of 59 s, comes late in an engine's life.
 func lateID() ID {
+	return findID(func(phase uint64) bool { return slot(epochOffset, 59*sec, phase) > epochOffset+50*sec })
+}
+
+// steadyID returns an ID whose connection is not replaced early in an engine's life.
+func steadyID() ID {
+	return findID(func(phase uint64) bool { return replacedAt(epochOffset+8*sec, phase) < epochOffset })
+}
+
+func findID(suits func(phase uint64) bool) ID {
 	for i := 0; ; i++ {
 		id := ID{Target: fmt.Sprint(i)}
-		if slot(epochOffset, 59*sec, phaseOf(owner1, id)) > epochOffset+50*sec {
+		if suits(phaseOf(owner1, id)) {
 			return id
 		}
 	}
@@ -305,9 +393,7 @@ func TestPolicyIsAskedBeforeARedial(t *testing.T) {
 		return answersAlways(c, 0, 0)
 	})
 	endpoint := at(serve(t, listener, handle))
-	for (phaseOf(owner1, endpoint.ID)+2)%freshEvery == 0 { // its second probe would dial anew anyway
-		endpoint.ID.Target += "x"
-	}
+	endpoint.ID = steadyID()
 	refusals := make(chan struct{}, 1000)
 	e, _ := running(t, Options{Permit: func(types.NamespacedName, netip.AddrPort) error {
 		if !denied.Load() {
@@ -339,9 +425,7 @@ func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
 		return answersAlways(c, connection, request)
 	})
 	endpoint := at(serve(t, local(t), handle))
-	for (phaseOf(owner1, endpoint.ID)+2)%freshEvery == 0 { // its second probe would dial anew anyway
-		endpoint.ID.Target += "x"
-	}
+	endpoint.ID = steadyID()
 	check := quick(Check{HTTP: &HTTPGet{}, Timeout: 500 * ms})
 	check.FailureThreshold = 2
 	e, notified := running(t, Options{})

@@ -21,11 +21,13 @@ const (
 	slow = time.Second
 
 	// maxKeptPeriod is the longest period over which a connection is kept from one probe to the next. Over longer ones
-	// firewalls forget connections without a word, and little is saved.
+	// firewalls forget connections without a word.
 	maxKeptPeriod = time.Minute
 
-	// freshEvery is how many probes in a row go over kept connections, where there are any, but the last one, which dials anew.
-	freshEvery = 10
+	// maxReuse is for how long after its dial a kept connection carries further probes. A server
+	// that accepts no more connections may serve the old ones for ever, and so may one with a new
+	// certificate. After that the connection is kept only to notice at once that the peer closes it.
+	maxReuse = 10 * time.Second
 
 	// maxBegun is how many probes begin in one turn of the loop at most, so that what has been answered is heard between.
 	maxBegun = 256
@@ -60,7 +62,7 @@ type attempt struct {
 	handler  *handler
 	endpoint Endpoint // as it was when the probe began
 	keep     bool     // its connection may be kept
-	fresh    bool     // it dials anew, whatever is kept
+	since    instant  // a connection that was dialled earlier may not carry it
 	serial   uint32   // its number among the target's
 	outcome  outcome  // once it has ended
 
@@ -362,7 +364,7 @@ func (l *loop) beginLocked(t *target, silent bool, now instant) {
 		serial := t.machine.serial
 		a := &attempt{
 			target: t, handler: o.handler, endpoint: t.Endpoint, serial: serial, keep: o.rules.period <= maxKeptPeriod,
-			fresh:   (t.phase()+uint64(serial))%freshEvery == 0, // by turns: those that came together don't dial anew together
+			since:   replacedAt(now, t.phase()),
 			started: now, deadline: now + o.rules.timeout, heap: -1, next: t.flights,
 		}
 		t.flights = a

@@ -28,6 +28,7 @@ type fakeNetwork struct {
 	maxFlying int
 	starts    map[string][]time.Time // by target
 	canceled  int
+	onStart   func(*attempt)
 	stopped   time.Duration // how long the next wait oversleeps
 	events    events
 }
@@ -46,6 +47,9 @@ func (n *fakeNetwork) start(a *attempt) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starts[a.endpoint.ID.Target] = append(n.starts[a.endpoint.ID.Target], time.Now())
+	if n.onStart != nil {
+		n.onStart(a)
+	}
 	n.flying[a] = nil
 	n.maxFlying = max(n.maxFlying, len(n.flying))
 	if o, took := n.peer(a.endpoint); took >= 0 {
@@ -326,6 +330,45 @@ func TestRedials(t *testing.T) {
 				settled(100 * ms)
 				if starts := n.of(list[0]); len(starts) != test.want {
 					t.Errorf("it was started %d times, not %d", len(starts), test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestReuseIsBoundedAndSpread: a connection carries further probes for less than maxReuse, and as
+// many as there are in that time. The dials of many targets that came together don't bunch.
+func TestReuseIsBoundedAndSpread(t *testing.T) {
+	const number, rounds = 1000, 6
+	for period, most := range map[time.Duration]int{ // probes that a connection carries at most
+		500 * ms: 20, sec: 10, 4 * sec: 3, 10 * sec: 1, time.Minute: 1,
+	} {
+		t.Run(period.String(), func(t *testing.T) {
+			bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				dialled, carried := map[*target]instant{}, map[*target]int{}
+				dials, busiest := 0, map[instant]int{}
+				span := max(period, maxReuse) // the time in which each target is dialled at least once
+				n.onStart = func(a *attempt) {
+					if at, kept := dialled[a.target]; kept && at >= a.since {
+						carried[a.target]++
+						if a.started-at >= maxReuse || carried[a.target] > most {
+							t.Fatalf("probe %d of a connection begins %v after its dial", carried[a.target], a.started-at)
+						}
+						return
+					}
+					dialled[a.target], carried[a.target] = a.started, 1
+					dials++
+					if a.started > epochOffset+span { // in the first round all are dialled as they come
+						busiest[a.started/(span/10)]++
+					}
+				}
+				e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.Period = period }), endpoints(number, Healthy))
+				settled(rounds * span)
+				if wanted := number * rounds * int(span) / int(max(period, maxReuse)); dials > wanted+number {
+					t.Errorf("%d dials, want %d", dials, wanted)
+				}
+				if most := slices.Max(slices.Collect(maps.Values(busiest))); most > 2*number/10 {
+					t.Errorf("%d dials in a tenth of a round, of %d in each round", most, number)
 				}
 			})
 		})

@@ -20,6 +20,13 @@ func slot(t instant, period time.Duration, phase uint64) instant {
 	return (n+1)*period + offset
 }
 
+// replacedAt returns when an endpoint's kept connection was last to be replaced: one that was
+// dialled earlier carries no further probes. The times lie maxReuse apart and are spread like the
+// starts, but not in step with them. So endpoints that came together don't dial together ever after.
+func replacedAt(t instant, phase uint64) instant {
+	return slot(t, maxReuse, bits.RotateLeft64(phase, 32)) - maxReuse
+}
+
 // fraction returns the share of d, 0 included and d not, that phase stands for.
 func fraction(d time.Duration, phase uint64) time.Duration {
 	high, _ := bits.Mul64(uint64(d), phase)

@@ -25,6 +25,11 @@ const (
 
 	// maxSpare is how many sockets of a family wait to be used again.
 	maxSpare = 256
+
+	// maxOthers is how many files are left to the rest of the process, at most and where there are
+	// many: lookups use up to two each, and the API server's connections, metrics and health checks
+	// a few.
+	maxOthers = 600
 )
 
 // fileLimit returns how many files this process may have open.
@@ -51,8 +56,11 @@ type poller struct {
 	made   int32    // how many sockets have been made
 	spare  [2][]int // disconnected sockets, for IPv4 and IPv6
 	fresh  [2][]int // those to which an event that is being handled may still belong
+	open   int      // how many sockets there are: in use, kept and spare
+	bound  int      // how many there may be
 	kept   int      // how many connections wait for their next probe
 	room   int      // how many may
+	hand   int      // the file descriptor at which the last kept connection was shed
 
 	log        logr.Logger
 	complained time.Time // when the log was last told of a lack
@@ -112,12 +120,14 @@ func newNetwork(maxConcurrent int, log logr.Logger) (network, error) {
 		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), unix.Close(epoll))
 	}
 	limit := fileLimit()
+	bound := limit - max(limit/16, min(maxOthers, limit/4))
 	return &poller{
 		epoll:  epoll,
 		bell:   os.NewFile(uintptr(bell), "eventfd"),
 		bellFD: bell,
 		files:  make([]file, 64),
-		room:   max(limit-maxConcurrent-limit/16, 0),
+		bound:  bound,
+		room:   max(bound-maxConcurrent, 0),
 		in:     make([]byte, readSize),
 		log:    log,
 	}, nil
@@ -133,7 +143,7 @@ func (p *poller) close() {
 	p.handshakes.Wait() // all have been cancelled
 	p.takeShaken()
 	for _, fd := range slices.Concat(p.spare[0], p.spare[1], p.fresh[0], p.fresh[1]) {
-		_ = unix.Close(fd)
+		p.closeSocket(fd)
 	}
 	_ = p.bell.Close()
 	_ = unix.Close(p.epoll)
@@ -260,7 +270,7 @@ func (p *poller) dial(a *attempt) {
 	fd, err := p.socketFor(a.endpoint.Dial.Addr())
 	if err == nil {
 		if err = connect(fd, a.endpoint.Dial); err != nil {
-			_ = unix.Close(fd)
+			p.closeSocket(fd)
 		}
 	}
 	if err != nil {
@@ -280,7 +290,8 @@ func (p *poller) dial(a *attempt) {
 	p.files[fd].conn = a.conn
 }
 
-// socketFor returns a socket that is registered and not connected.
+// socketFor returns a socket that is registered and not connected. What is only kept for later
+// makes room for it.
 func (p *poller) socketFor(addr netip.Addr) (fd int, err error) {
 	spare := &p.spare[family(addr)]
 	if last := len(*spare) - 1; last >= 0 {
@@ -288,10 +299,17 @@ func (p *poller) socketFor(addr netip.Addr) (fd int, err error) {
 		*spare = (*spare)[:last]
 		return fd, nil
 	}
+	if p.open >= p.bound {
+		p.yield()
+	}
 	fd, err = open(addr)
+	if (errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)) && p.yield() {
+		fd, err = open(addr)
+	}
 	if err != nil {
 		return -1, err
 	}
+	p.open++
 	if missing := fd + 1 - len(p.files); missing > 0 {
 		p.files = append(p.files, make([]file, missing)...)
 	}
@@ -301,10 +319,37 @@ func (p *poller) socketFor(addr netip.Addr) (fd int, err error) {
 		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd), Pad: p.made,
 	})
 	if err != nil {
-		_ = unix.Close(fd)
+		p.closeSocket(fd)
 		return -1, err
 	}
 	return fd, nil
+}
+
+// yield closes a spare socket, or where there is none a kept connection. It reports whether it
+// found one.
+func (p *poller) yield() bool {
+	for i := range p.spare {
+		if last := len(p.spare[i]) - 1; last >= 0 {
+			p.closeSocket(p.spare[i][last])
+			p.spare[i] = p.spare[i][:last]
+			return true
+		}
+	}
+	for p.kept > 0 {
+		p.hand = (p.hand + 1) % len(p.files)
+		if c := p.files[p.hand].conn; c != nil && c.phase == idle {
+			p.detach(c)
+			p.closeSocket(c.socket.fd)
+			return true
+		}
+	}
+	return false
+}
+
+// closeSocket closes a socket at once.
+func (p *poller) closeSocket(fd int) {
+	p.open--
+	reset(fd)
 }
 
 // ended notes that a has ended with o. After a failure nothing is kept: the next probe dials anew.
@@ -455,8 +500,19 @@ func (p *poller) unkeep(c *conn) {
 	p.kept--
 }
 
-// shut closes c.
+// shut closes c. Its socket is used again where there is room for a spare one.
 func (p *poller) shut(c *conn) {
+	p.detach(c)
+	fd, i := c.socket.fd, family(c.dial.Addr())
+	if len(p.spare[i])+len(p.fresh[i]) < maxSpare && p.open <= p.bound && disconnect(fd) == nil {
+		p.fresh[i] = append(p.fresh[i], fd)
+		return
+	}
+	p.closeSocket(fd)
+}
+
+// detach ends what c is to its target and to the poller, and leaves its socket open.
+func (p *poller) detach(c *conn) {
 	if c.phase == idle {
 		p.unkeep(c)
 	}
@@ -464,14 +520,7 @@ func (p *poller) shut(c *conn) {
 		_ = c.tls.CloseWrite() // a courtesy
 	}
 	c.phase = closed
-	fd := c.socket.fd
-	p.files[fd].conn = nil
-	i := family(c.dial.Addr())
-	if len(p.spare[i])+len(p.fresh[i]) < maxSpare && disconnect(fd) == nil {
-		p.fresh[i] = append(p.fresh[i], fd)
-		return
-	}
-	reset(fd)
+	p.files[c.socket.fd].conn = nil
 }
 
 type stream interface {

@@ -10,11 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -464,6 +466,134 @@ func TestALackOfFilesIsUnknown(t *testing.T) {
 	}
 	if got := snapshot(e, owner1)[at(addr).ID]; got != healthy || len(notified) != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestFilesAreBounded: connections in use, kept ones and spare sockets stay within the bound
+// together, over both families, and nobody goes without a probe for it.
+func TestFilesAreBounded(t *testing.T) {
+	const bound, concurrent = 20, 8
+	net, err := newNetwork(concurrent, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := net.(*poller)
+	p.bound, p.room = bound, bound-concurrent
+	most, asked := 0, make(chan struct{})
+	e := New(Options{MaxConcurrent: concurrent, Permit: func(types.NamespacedName, netip.AddrPort) error {
+		most = max(most, p.open)
+		asked <- struct{}{}
+		return nil
+	}})
+	handle, _ := counting(answersAlways)
+	for i, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		addr := serve(t, listen(t, address), handle)
+		for j, check := range []Check{{HTTP: &HTTPGet{}}, {TCP: &TCPSocket{}}} {
+			list := make([]Endpoint, 20)
+			for k := range list {
+				list[k] = at(addr)
+				list[k].ID.Target = fmt.Sprint(k)
+			}
+			e.Sync(types.NamespacedName{Name: fmt.Sprint(i, j)}, quick(check), list)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.run(ctx, net) }()
+	for range 2000 {
+		<-asked
+	}
+	cancel()
+	for running := true; running; {
+		select {
+		case <-asked:
+		case err := <-ended:
+			if running = false; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if most > bound || most < bound/2 {
+		t.Errorf("%d sockets at once, want at most %d", most, bound)
+	}
+	if p.open != 0 {
+		t.Errorf("%d sockets are counted after the end", p.open)
+	}
+	for _, owner := range slices.Collect(maps.Keys(e.owners)) {
+		for id, state := range snapshot(e, owner) {
+			if state != healthy {
+				t.Errorf("%v %v: %+v", owner, id, state)
+			}
+		}
+	}
+}
+
+// TestKeptConnectionsMakeRoom: where this process has no file left, a probe gets that of a kept
+// connection.
+func TestKeptConnectionsMakeRoom(t *testing.T) {
+	asked := make(chan struct{}, 1000)
+	e, notified := running(t, Options{Permit: func(_ types.NamespacedName, addr netip.AddrPort) error {
+		asked <- struct{}{}
+		return nil
+	}})
+	handle, _ := counting(answersAlways)
+	kept := at(serve(t, local(t), handle))
+	kept.ID = lateID()
+	check := quick(Check{HTTP: &HTTPGet{}})
+	check.Period = 59 * sec
+	e.Sync(owner1, check, []Endpoint{kept})
+	<-notified
+
+	other := types.NamespacedName{Name: "other"}
+	endpoint := at(local(t).Addr()) // which accepts nothing: that would take a file, too
+	restore := useUpFiles(t)
+	e.Sync(other, quick(Check{TCP: &TCPSocket{}}), []Endpoint{endpoint})
+	for range 10 {
+		<-asked
+	}
+	restore()
+	if got := snapshot(e, other)[endpoint.ID]; got != healthy {
+		t.Errorf("%+v, though there was a connection to close", got)
+	}
+	if got := snapshot(e, owner1)[kept.ID]; got != healthy {
+		t.Errorf("whose connection was closed: %+v", got)
+	}
+}
+
+// useUpFiles leaves this process no file to open, until restore is called.
+func useUpFiles(t *testing.T) (restore func()) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	highest := 0
+	for _, entry := range entries {
+		fd, _ := strconv.Atoi(entry.Name())
+		highest = max(highest, fd)
+	}
+	var files []int
+	for last := 0; last <= highest; { // each gets the lowest number that is free
+		if last, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, last)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	full := unix.Rlimit{Cur: uint64(files[len(files)-1]) + 1, Max: limit.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &full); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+		for _, fd := range files {
+			_ = unix.Close(fd)
+		}
 	}
 }
 

@@ -69,6 +69,7 @@ type attempt struct {
 	started   instant
 	deadline  instant
 	preempted bool     // it made room and is to be begun anew
+	givenUp   bool     // it was ended by the engine itself
 	heap      int32    // place in loop.flights
 	next      *attempt // of the same target
 
@@ -178,7 +179,7 @@ func (l *loop) cancelStale() {
 	for _, t := range stale {
 		for a := t.flights; a != nil; a = t.flights {
 			l.net.cancel(a)
-			l.end(a, outcome{})
+			l.giveUp(a)
 		}
 		l.net.drop(t)
 		t.silent, t.closes, t.usual = false, 0, 0
@@ -227,6 +228,12 @@ func (l *loop) joinsSilent(a *attempt) bool {
 func (l *loop) preempt(a *attempt) {
 	a.preempted = true
 	l.net.cancel(a)
+	l.giveUp(a)
+}
+
+// giveUp notes that a has ended because the engine wants it no more, which is nobody's failure.
+func (l *loop) giveUp(a *attempt) {
+	a.givenUp = true
 	l.end(a, outcome{})
 }
 
@@ -258,7 +265,9 @@ func (l *loop) settleLocked(a *attempt, now instant) {
 	if a.handler != t.owner.handler || a.endpoint.Dial != t.Dial || a.endpoint.Host != t.Host {
 		o = outcome{} // it answers what is no longer asked
 	}
-	l.metrics.ended(a.handler.kind, o.result, now-a.started)
+	if !a.givenUp {
+		l.metrics.ended(a.handler.kind, o.result, now-a.started)
+	}
 	if t.gone {
 		return
 	}

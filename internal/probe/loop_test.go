@@ -907,25 +907,60 @@ func (e *Engine) machineOf(endpoint Endpoint) machine {
 	return machine{}
 }
 
-func TestWhatCannotRunIsUnknown(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	metric := func(t *testing.T, result string) float64 {
-		t.Helper()
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
+// probesThatWere is how many probes ended with a result.
+func probesThatWere(t *testing.T, registry *prometheus.Registry, result string) (total float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "externalbackend_probe_total" {
+			continue
 		}
-		for _, family := range families {
-			for _, m := range family.GetMetric() {
-				for _, label := range m.GetLabel() {
-					if family.GetName() == "externalbackend_probe_total" && label.GetValue() == result && m.GetCounter().GetValue() > 0 {
-						return m.GetCounter().GetValue()
-					}
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetValue() == result {
+					total += m.GetCounter().GetValue()
 				}
 			}
 		}
-		return 0
 	}
+	return total
+}
+
+// TestProbesGivenUpAreNotUnknown: a silent probe that makes room for another namespace's, and one
+// that nobody wants any more, could be run. An alert on unknown probes must not fire for them.
+func TestProbesGivenUpAreNotUnknown(t *testing.T) {
+	const room = 100
+	registry := prometheus.NewRegistry()
+	crowd := types.NamespacedName{Namespace: "crowd", Name: "silent"}
+	greedy := with(tcpCheck(), func(c *Check) {
+		c.Period, c.Timeout, c.Confirm, c.FailureThreshold = time.Hour, time.Hour, 100*ms, 100
+	})
+	options := Options{MaxConcurrent: room, Registerer: registry}
+	bubble(t, options, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		e.Sync(crowd, greedy, endpoints(20, Unknown))
+		settled(20 * sec)
+		check := with(tcpCheck(), func(c *Check) { c.Timeout = time.Hour })
+		e.Sync(owner1, check, endpoints(10, Unknown))
+		settled(5 * sec)
+		n.mu.Lock()
+		preempted := n.canceled
+		n.mu.Unlock()
+		if preempted == 0 {
+			t.Fatal("nobody had to make room")
+		}
+		e.Forget(owner1)
+		settled(sec)
+		if got := probesThatWere(t, registry, "unknown"); got != 0 {
+			t.Errorf("%v probes are unknown", got)
+		}
+	})
+}
+
+func TestWhatCannotRunIsUnknown(t *testing.T) {
+	registry := prometheus.NewRegistry()
 	t.Run("not permitted", func(t *testing.T) {
 		var asked []netip.AddrPort
 		deny := func(_ types.NamespacedName, addr netip.AddrPort) error {
@@ -942,7 +977,7 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			if dials := n.of(list[0]); len(dials) != 0 || len(asked) != 6 || asked[0] != list[0].Dial {
 				t.Errorf("dialled %v, asked for %v", dials, asked)
 			}
-			if got := metric(t, "unknown"); got != 6 {
+			if got := probesThatWere(t, registry, "unknown"); got != 6 {
 				t.Errorf("%v probes are unknown, want 6", got)
 			}
 		})

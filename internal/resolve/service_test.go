@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -187,6 +188,25 @@ func TestServiceFailures(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestServiceThatIsNotAvailable has a target of ".", which says the same of the service as NXDOMAIN.
+func TestServiceThatIsNotAvailable(t *testing.T) {
+	m := message(t, pool+".", typeSRV, 0, pool+". 10 SRV 0 0 0 .")
+	a, err := decode(packed(t, m), testID, pool, typeSRV)
+	gone := func(context.Context, netip.AddrPort) (answer, error) { return a, err }
+	inBubble(t, func(h *harness) {
+		q := service(pool, IPv4)
+		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "a.example.com", port: 1}))
+		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
+		h.Sync(owner1, defaultConfig(), []Wanted{q})
+		h.start()
+		h.dns.set(pool+" SRV", gone)
+		h.pass(20 * time.Second)
+		h.want(owner1, q, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "NXDOMAIN", Addrs: []Addr{addr("192.0.2.1", 1, 0)}})
+		h.pass(20 * time.Second)
+		h.want(owner1, q, failed(ReasonNameNotFound, "NXDOMAIN"))
+	})
 }
 
 func TestServiceSeed(t *testing.T) {

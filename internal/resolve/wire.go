@@ -297,6 +297,7 @@ func (s *sections) conclude(name string, a *answer) error {
 		return err
 	}
 	a.ttl = ttl
+	unavailable := false
 	for _, r := range s.records {
 		if r.name != end {
 			s.stray = true
@@ -304,15 +305,20 @@ func (s *sections) conclude(name string, a *answer) error {
 		}
 		a.ttl = min(a.ttl, r.ttl)
 		if r.host == "" && s.t == typeSRV { // target ".": the service is decidedly not available (RFC 2782)
+			unavailable = true
 			continue
 		}
 		a.data = append(a.data, r.datum)
 	}
+	if (len(a.data) > 0 || unavailable) && !exists(a.rcode) {
+		return errMalformed // a name that does not exist has no records
+	}
 	if len(a.data) > 0 {
-		if !exists(a.rcode) {
-			return errMalformed // a name that does not exist has no records
-		}
 		a.data = unique(a.data)
+		return nil
+	}
+	if unavailable {
+		a.rcode = dns.RcodeNameError
 		return nil
 	}
 	if hops == 0 && s.stray {

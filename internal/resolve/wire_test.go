@@ -92,7 +92,11 @@ func TestDecode(t *testing.T) {
 		{"signatures", typeA, 0, []string{q + " 20 A 192.0.2.1", q + " 1 RRSIG A 8 2 20 20300101000000 20200101000000 1 example.com. aaaa"}, "192.0.2.1 ttl 20"},
 		{"TTL with the top bit", typeA, 0, []string{q + " 2147483648 A 192.0.2.1"}, "192.0.2.1 ttl 0"},
 		{"services", typeSRV, 0, []string{q + " 20 SRV 2 9 81 B.example.com.", q + " 20 SRV 1 9 80 c.example.com.", q + " 20 SRV 1 9 81 b.example.com."}, "b.example.com:81/1 c.example.com:80/1 ttl 20"},
-		{"no service here", typeSRV, 0, []string{q + " 20 SRV 0 0 0 ."}, " ttl 20"},
+		{"no service here", typeSRV, 0, []string{q + " 20 SRV 0 0 0 ."}, "NXDOMAIN ttl 20"},
+		{"no service here, with an SOA", typeSRV, 0, []string{q + " 20 SRV 0 0 0 .", "--", "example.com. 60 SOA ns. host. 1 2 3 4 5"}, "NXDOMAIN ttl 20"},
+		{"no service behind an alias", typeSRV, 0, []string{q + " 10 CNAME b.example.com.", "b.example.com. 20 SRV 0 0 0 ."}, "NXDOMAIN ttl 10"},
+		{"no service beside a service", typeSRV, 0, []string{q + " 20 SRV 0 0 0 .", q + " 20 SRV 1 9 80 b.example.com."}, "b.example.com:80/1 ttl 20"},
+		{"no service of a name that does not exist", typeSRV, 3, []string{q + " 20 SRV 0 0 0 ."}, "malformed answer"},
 	} {
 		t.Run(c.desc, func(t *testing.T) {
 			raw := packed(t, message(t, q, c.qt, c.code, c.lines...))

@@ -77,6 +77,7 @@ type exchanger struct {
 	closed bool
 }
 
+// connKey is a server and the way to it.
 type connKey struct {
 	server    netip.AddrPort
 	transport Transport
@@ -86,6 +87,10 @@ type connKey struct {
 type idleConn struct {
 	net.Conn
 	expire *time.Timer
+}
+
+func (up *upstream) connKey(server netip.AddrPort) connKey {
+	return connKey{server: server, transport: up.transport, identity: up.identity}
 }
 
 func newExchanger() *exchanger {
@@ -111,7 +116,7 @@ func (x *exchanger) askOnce(ctx context.Context, up *upstream, server netip.Addr
 		return answer{}, errUnaskable
 	}
 	check := func(raw []byte) (answer, error) { return decode(raw, id, name, t) }
-	key := connKey{server: server, transport: up.transport, identity: up.identity}
+	key := up.connKey(server)
 	if up.transport == UDP {
 		a, err := x.overUDP(ctx, server, msg, check)
 		if err != nil || !a.truncated {

@@ -11,15 +11,8 @@ import (
 	"time"
 )
 
-const (
-	lookupTimeout = 5 * time.Second        // for a name and type, all servers and aliases together
-	hedgeDelay    = 500 * time.Millisecond // unanswered for this long, the next server is asked too; doubled each round
-	askRounds     = 3                      // how often a silent server is asked, against loss
-
-	// avoidTime is for how long a server that was silent while another one answered comes last: no longer than half of the time after which a denial is believed, so that
-	// a denial by the other one is put to the first server, too, before it takes anything away.
-	avoidTime = beliefDelay / 2
-)
+// lookupTimeout is for a name and type, all servers and aliases together.
+const lookupTimeout = 5 * time.Second
 
 // Causes that are neither response codes nor errors of this package.
 const (
@@ -50,17 +43,32 @@ type result struct {
 	cause string        // of all but kindGood: fixed phrase
 }
 
+// query is what a server is asked for.
+type query struct {
+	name string
+	t    qtype
+}
+
+// maxChecks bounds the checks of silent servers at one time; each has a socket.
+const maxChecks = 256
+
 // lookuper asks upstreams for names.
 type lookuper struct {
 	asker
-	conf *resolvConf
+	conf    *resolvConf
+	outages *outages
 
-	mu    sync.Mutex
-	avoid map[netip.AddrPort]time.Time // until when
+	checks sync.WaitGroup
+	slots  chan struct{} // one for each check under way
 }
 
 func newLookuper(a asker, resolvConf string) *lookuper {
-	return &lookuper{asker: a, conf: newResolvConf(resolvConf), avoid: map[netip.AddrPort]time.Time{}}
+	return &lookuper{
+		asker:   a,
+		conf:    newResolvConf(resolvConf),
+		outages: newOutages(),
+		slots:   make(chan struct{}, maxChecks),
+	}
 }
 
 // lookup asks for the name and follows it where it is an alias that a server doesn't follow itself.
@@ -68,7 +76,7 @@ func (l *lookuper) lookup(ctx context.Context, up *upstream, name string, t qtyp
 	deadline := time.Now().Add(lookupTimeout)
 	ttl := ttlOf(1<<31 - 1)
 	for range maxAliases + 1 {
-		a, cause := l.askServers(ctx, deadline, up, name, t)
+		a, cause := l.askServers(ctx, deadline, up, query{name, t})
 		ttl = min(ttl, a.ttl)
 		switch {
 		case cause != "":
@@ -86,175 +94,72 @@ func (l *lookuper) lookup(ctx context.Context, up *upstream, name string, t qtyp
 	return result{kind: kindFailed, cause: errAliasLoop.Error()}
 }
 
+// servers lists the nameservers in the order given.
 func (l *lookuper) servers(up *upstream) []netip.AddrPort {
-	servers := up.servers
-	if len(servers) == 0 {
-		servers = slices.Clone(l.conf.nameservers())
-		for i, s := range servers {
-			servers[i] = withPort(s, up.transport)
-		}
+	if len(up.servers) > 0 {
+		return up.servers
 	}
-	return l.silentLast(servers)
+	servers := slices.Clone(l.conf.nameservers())
+	for i, s := range servers {
+		servers[i] = withPort(s, up.transport)
+	}
+	return servers
 }
 
-// silentLast keeps the order but for servers that were silent lately: waiting for a dead first
-// server would delay every lookup.
-func (l *lookuper) silentLast(servers []netip.AddrPort) []netip.AddrPort {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.avoid) == 0 {
-		return servers
-	}
-	now := time.Now()
+// askServers puts the query to the servers in the order given, but for those whose outage concerns
+// it, which come last. Servers that the list names before the winner and that were silent are checked.
+func (l *lookuper) askServers(ctx context.Context, deadline time.Time, up *upstream, q query) (answer, string) {
+	given := l.servers(up)
 	var first, last []netip.AddrPort
-	for _, s := range servers {
-		if now.Before(l.avoid[s]) {
+	for _, s := range given {
+		if l.outages.concerns(up.connKey(s), q) {
 			last = append(last, s)
 		} else {
 			first = append(first, s)
 		}
 	}
-	return append(first, last...)
+
+	limited, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	r := newRace(append(first, last...))
+	a, winner, cause := l.run(limited, up, r, q)
+	if cause != "" {
+		return answer{}, cause
+	}
+	for _, s := range given[:slices.Index(given, r.servers[winner].AddrPort)] {
+		// Checks that look for the end of an outage leave room for those that find one.
+		if r.silent(s) && !(slices.Contains(last, s) && len(l.slots) > maxChecks/2) {
+			l.check(ctx, up, s, q)
+		}
+	}
+	return a, ""
 }
 
-// note remembers which servers were silent while one answered.
-func (l *lookuper) note(answered netip.AddrPort, silent []netip.AddrPort) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.avoid) == 0 && len(silent) == 0 {
+// check asks a server that did not answer the query in time once more, with nobody waiting for it:
+// an answer ends the server's outage, and silence makes the query pass the server by.
+func (l *lookuper) check(ctx context.Context, up *upstream, server netip.AddrPort, q query) {
+	select {
+	case l.slots <- struct{}{}:
+	default:
 		return
 	}
-	now := time.Now()
-	for s, until := range l.avoid {
-		if s == answered || now.After(until) {
-			delete(l.avoid, s)
-		}
-	}
-	for _, s := range silent {
-		l.avoid[s] = now.Add(avoidTime)
-	}
-}
-
-// race is one question to the servers of an upstream, of which the first decisive answer wins.
-type race struct {
-	servers []netip.AddrPort
-	hedge   *time.Timer // starts a further runner
-	cancel  context.CancelFunc
-
-	mu     sync.Mutex
-	causes []string // of the servers that answered, but not decisively
-	asked  int      // questions sent, round after round
-	over   bool     // nothing more is to be sent
-	won    bool
-	answer answer
-	winner int
-}
-
-// askServers asks the servers in their order until one answers decisively:
-//  1. the next is asked when one fails, or stays silent for the hedge delay; silent ones go on being
-//     listened to;
-//  2. after the last the first is asked again, unless it has answered;
-//  3. where none is decisive, the cause is that of the first that answered at all.
-//
-// The caller's goroutine asks; others are needed only where a server is slow.
-func (l *lookuper) askServers(ctx context.Context, deadline time.Time, up *upstream, name string, t qtype) (answer, string) {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	servers := l.servers(up)
-	r := &race{servers: servers, cancel: cancel, causes: make([]string, len(servers))}
-	run := func() {
-		for i, ok := r.next(ctx); ok; i, ok = r.next(ctx) {
-			a, err := l.ask(ctx, up, servers[i], name, t)
-			r.finish(i, a, err)
-		}
-	}
-	var others sync.WaitGroup
-	r.start(func() { others.Go(run) })
-	run()
-	r.end()
-	others.Wait()
-	if !r.won {
-		return answer{}, r.firstCause()
-	}
-	l.note(servers[r.winner], r.silent())
-	return r.answer, ""
-}
-
-// start arms the hedge, which starts further runners.
-func (r *race) start(further func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hedge = time.AfterFunc(hedgeDelay, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if !r.over {
-			further()
+	key := up.connKey(server)
+	out := l.outages.begin(key)
+	l.checks.Go(func() {
+		defer func() { <-l.slots }()
+		limited, cancel := context.WithTimeout(ctx, lookupTimeout)
+		defer cancel()
+		_, _, cause := l.run(limited, up, newRace([]netip.AddrPort{server}), q)
+		if cause == causeTimeout && ctx.Err() == nil {
+			l.outages.confirm(key, out, q)
 		}
 	})
 }
 
-// next says which server to ask now.
-func (r *race) next(ctx context.Context) (server int, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for r.asked < askRounds*len(r.servers) && r.causes[r.asked%len(r.servers)] != "" {
-		r.asked++
-	}
-	if r.over || ctx.Err() != nil || r.asked == askRounds*len(r.servers) {
-		return 0, false
-	}
-	server = r.asked % len(r.servers)
-	if r.asked > 0 {
-		r.hedge.Reset(hedgeDelay << (r.asked / len(r.servers)))
-	}
-	r.asked++
-	return server, true
-}
-
-// finish takes over what asking a server ended in.
-func (r *race) finish(server int, a answer, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.won:
-	case err == nil && decisive(a.rcode):
-		r.won, r.over, r.answer, r.winner = true, true, a, server
-		r.cancel()
-	case err == nil:
-		r.causes[server] = rcodeName(a.rcode)
-	default:
-		if cause := phrase(err); cause != causeTimeout {
-			r.causes[server] = cause
-		}
-	}
-}
-
-// end lets no further question be sent.
-func (r *race) end() {
-	r.hedge.Stop()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.over = true
-}
-
-// silent returns the servers that were asked and gave no sign, while the winner did.
-func (r *race) silent() []netip.AddrPort {
-	var silent []netip.AddrPort
-	for i, s := range r.servers[:min(r.asked, len(r.servers))] {
-		if i != r.winner && r.causes[i] == "" {
-			silent = append(silent, s)
-		}
-	}
-	return silent
-}
-
-func (r *race) firstCause() string {
-	for _, c := range r.causes {
-		if c != "" {
-			return c
-		}
-	}
-	return causeTimeout
+// close waits for the checks, whose context has ended, and closes all connections.
+func (l *lookuper) close() {
+	l.checks.Wait()
+	l.asker.close()
 }
 
 // phrase is the fixed phrase for an error: no addresses, nothing that differs from time to time.

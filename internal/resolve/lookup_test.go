@@ -25,13 +25,18 @@ type servers struct {
 	asks    []string
 }
 
-func (s *servers) ask(ctx context.Context, _ *upstream, server netip.AddrPort, name string, _ qtype) (answer, error) {
-	last := server.Addr().As4()[3]
+func (s *servers) ask(ctx context.Context, _ *upstream, addr netip.AddrPort, _ string, _ qtype) (answer, error) {
+	last := addr.Addr().As4()[3]
 	s.mu.Lock()
 	s.asks = append(s.asks, fmt.Sprintf("%v:%d", time.Since(bubbleStart), last))
 	reply := s.replies[last]
 	s.mu.Unlock()
-	return reply(ctx, server)
+	return reply(ctx, addr)
+}
+
+// server is the nameserver with this last octet.
+func server(last byte) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, last}), 53)
 }
 
 func after(d time.Duration, then reply) reply {
@@ -47,6 +52,7 @@ func after(d time.Duration, then reply) reply {
 
 func TestServersAreAskedInOrder(t *testing.T) {
 	good := records(time.Minute, "192.0.2.1")
+	alias := func(context.Context, netip.AddrPort) (answer, error) { return answer{alias: "b.example.com"}, nil }
 	for _, c := range []struct {
 		desc    string
 		replies []reply
@@ -65,6 +71,16 @@ func TestServersAreAskedInOrder(t *testing.T) {
 		{"the only one is slow", []reply{after(4500*time.Millisecond, good)}, "0s:1 500ms:1 1.5s:1", 4500 * time.Millisecond, ""},
 		{"NXDOMAIN is an answer", []reply{rcode(nxDomain, 0), good}, "0s:1", 0, causeNXDOMAIN},
 		{"an empty answer, too", []reply{rcode(noError, 0), good}, "0s:1", 0, causeEmpty},
+		{"NXDOMAIN of the second, SERVFAIL of the first", []reply{rcode(servFail, 0), rcode(nxDomain, 0)}, "0s:1 0s:2", 0, causeNXDOMAIN},
+		{"NXDOMAIN of the second, records of the first", []reply{after(1900*time.Millisecond, good), rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:1", 1900 * time.Millisecond, ""},
+		{"nothing there for the second, records of the first", []reply{after(700*time.Millisecond, good), rcode(noError, 0)}, "0s:1 500ms:2", 700 * time.Millisecond, ""},
+		{"an alias for the second, records of the first", []reply{after(700*time.Millisecond, good), alias}, "0s:1 500ms:2", 700 * time.Millisecond, ""},
+		{"NXDOMAIN of the second, nothing there for the first", []reply{after(700*time.Millisecond, rcode(noError, 0)), rcode(nxDomain, 0)}, "0s:1 500ms:2", 700 * time.Millisecond, causeEmpty},
+		{"NXDOMAIN of the second, late SERVFAIL of the first", []reply{after(700*time.Millisecond, rcode(servFail, 0)), rcode(nxDomain, 0)}, "0s:1 500ms:2", 700 * time.Millisecond, causeNXDOMAIN},
+		{"NXDOMAIN of the second, the first is silent", []reply{silence, rcode(nxDomain, 0), good}, "0s:1 500ms:2 1s:1", listenTime, causeNXDOMAIN},
+		{"NXDOMAIN of the third, two are silent", []reply{silence, silence, rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:3 1.5s:1", 500*time.Millisecond + listenTime, causeNXDOMAIN},
+		{"NXDOMAIN of the third, records of the second", []reply{silence, after(700*time.Millisecond, good), rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:3", 1200 * time.Millisecond, ""},
+		{"NXDOMAIN of the second, later records of the third", []reply{silence, after(700*time.Millisecond, rcode(nxDomain, 0)), after(400*time.Millisecond, good)}, "0s:1 500ms:2 1s:3 1.5s:1", listenTime, causeNXDOMAIN},
 	} {
 		t.Run(c.desc, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -72,7 +88,7 @@ func TestServersAreAskedInOrder(t *testing.T) {
 				up := &upstream{transport: UDP}
 				for i, r := range c.replies {
 					s.replies[byte(i+1)] = r
-					up.servers = append(up.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)}), 53))
+					up.servers = append(up.servers, server(byte(i+1)))
 				}
 				got := newLookuper(s, "").lookup(t.Context(), up, "db.example.com", typeA)
 				if asks := strings.Join(s.asks, " "); asks != c.asks || time.Since(bubbleStart) != c.took || got.cause != c.cause {
@@ -83,57 +99,27 @@ func TestServersAreAskedInOrder(t *testing.T) {
 	}
 }
 
-func TestSilentServerComesLastForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		good := records(time.Minute, "192.0.2.1")
-		s := &servers{replies: map[byte]reply{1: silence, 2: good}}
-		up := &upstream{servers: []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:53"), netip.MustParseAddrPort("198.51.100.2:53")}}
-		l := newLookuper(s, "")
-		l.lookup(t.Context(), up, "db.example.com", typeA)
-		s.replies[1] = good
-		l.lookup(t.Context(), up, "db.example.com", typeA)
-		time.Sleep(avoidTime + time.Second)
-		l.lookup(t.Context(), up, "db.example.com", typeA)
-		l.lookup(t.Context(), up, "db.example.com", typeA)
-		if asks := strings.Join(s.asks, " "); asks != "0s:1 500ms:2 500ms:2 16.5s:1 16.5s:1" {
-			t.Error(asks)
-		}
-		if len(l.avoid) != 0 {
-			t.Errorf("still avoided: %v", l.avoid)
-		}
-	})
-}
-
-// TestDenialIsPutToTheFirstServer has a first server that is slow once, and a second that knows nothing of the name: what that says is never believed.
-func TestDenialIsPutToTheFirstServer(t *testing.T) {
-	for _, ttl := range []time.Duration{0, 10 * time.Second, 18 * time.Second, 20 * time.Second, time.Hour} {
-		t.Run(ttl.String(), func(t *testing.T) {
-			inBubble(t, func(h *harness) {
-				good := records(10*time.Second, "192.0.2.1")
-				s := &servers{replies: map[byte]reply{1: good, 2: rcode(nxDomain, ttl)}}
-				h.lookuper.asker = s
-				db, cfg := name("db.example.com", IPv4), defaultConfig()
-				cfg.Nameservers = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:53"), netip.MustParseAddrPort("198.51.100.2:53")}
-				h.Sync(owner1, cfg, []Wanted{db})
-				h.start()
-				become := func(r reply) {
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					s.replies[1] = r
-				}
-				become(after(600*time.Millisecond, good))
-				h.pass(10 * time.Second)
-				become(good)
-				h.want(owner1, db, stale("NXDOMAIN", "192.0.2.1"))
-				for range 600 {
-					h.pass(100 * time.Millisecond)
-					if got := h.Snapshot(owner1)[db.Question].Addrs; len(got) != 1 {
-						t.Fatalf("addresses %v", got)
+// TestLaterDenialsNeverWin has a first server that takes its time for a name, always, and a second
+// one that denies it.
+func TestLaterDenialsNeverWin(t *testing.T) {
+	for _, code := range []int{nxDomain, noError} {
+		for _, takes := range []time.Duration{hedgeDelay + 100*time.Millisecond, listenTime - time.Millisecond} {
+			t.Run(fmt.Sprintf("%s after %v", rcodeName(code), takes), func(t *testing.T) {
+				inBubble(t, func(h *harness) {
+					good := records(10*time.Second, "192.0.2.1")
+					h.lookuper.asker = &servers{replies: map[byte]reply{1: after(takes, good), 2: rcode(code, time.Minute)}}
+					db, cfg := name("db.example.com", IPv4), defaultConfig()
+					cfg.Nameservers = []netip.AddrPort{server(1), server(2)}
+					h.Sync(owner1, cfg, []Wanted{db})
+					h.start()
+					h.pass(listenTime)
+					for range 600 {
+						h.want(owner1, db, current("192.0.2.1"))
+						h.pass(time.Second)
 					}
-				}
-				h.want(owner1, db, current("192.0.2.1"))
+				})
 			})
-		})
+		}
 	}
 }
 

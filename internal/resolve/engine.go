@@ -262,21 +262,30 @@ func (r *record) namespace(line *fair.Line[*record]) string {
 
 // work does lookups until none is due.
 func (e *Engine) work(ctx context.Context) {
-	for r, c := e.next(ctx); r != nil; r, c = e.next(ctx) {
+	for job, ok := e.next(ctx); ok; job, ok = e.next(ctx) {
 		begin := time.Now()
-		found := e.lookuper.lookup(ctx, r.up, r.name, r.t)
+		found := e.lookuper.lookup(job.ctx, job.up, job.name, job.t)
 		var changed []types.NamespacedName
-		if took := time.Since(begin); ctx.Err() == nil { // what was cut off says nothing
+		if took := time.Since(begin); job.ctx.Err() == nil {
 			e.metrics.observe(found, took)
-			changed = e.learn(r, found, took >= slowLookup)
+			changed = e.learn(job.record, found, took >= slowLookup)
+		} else { // what was cut off says nothing
+			e.abandon(job.record)
 		}
-		e.done(c)
+		e.done(job.class)
 		e.notify(changed)
 	}
 }
 
-// next gives a worker its next record; nil ends it.
-func (e *Engine) next(ctx context.Context) (*record, class) {
+// job is a record that a worker is to look up.
+type job struct {
+	*record
+	class class
+	ctx   context.Context
+}
+
+// next gives a worker its next job; where there is none, the worker ends.
+func (e *Engine) next(ctx context.Context) (_ job, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for c := range classes {
@@ -284,20 +293,28 @@ func (e *Engine) next(ctx context.Context) (*record, class) {
 			r := e.ready[c].Pop()
 			if len(r.users) > 0 {
 				e.asking[c]++
-				return r, c
+				return job{record: r, class: c, ctx: r.lookupContext(ctx)}, true
 			}
 			r.busy = false
 			e.retireLocked(r, time.Now())
 		}
 	}
 	e.workers--
-	return nil, 0
+	return job{}, false
 }
 
 func (e *Engine) done(c class) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asking[c]--
+}
+
+// abandon ends a lookup without a result. Who has come to want the record since has it asked for anew.
+func (e *Engine) abandon(r *record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r.busy = false
+	e.rescheduleLocked(r, time.Now())
 }
 
 // learn takes over a lookup's result and returns the owners whose answers it changes.

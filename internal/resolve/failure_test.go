@@ -491,3 +491,77 @@ func TestNewNameservers(t *testing.T) {
 		h.want(owner1, db, current("192.0.2.2"))
 	})
 }
+
+// TestRefusedNameserversAreAskedNoMore has policy refuse a nameserver that a lookup waits for.
+func TestRefusedNameserversAreAskedNoMore(t *testing.T) {
+	refuse := withServers(1, 2)
+	refuse.NoQueries = true
+	db := name("db.example.com", IPv4)
+	for _, c := range []struct {
+		desc  string
+		deny  func(h *harness)
+		until time.Duration // the denial comes
+	}{
+		{"all queries are refused", func(h *harness) { h.Sync(owner1, refuse, []Wanted{db}) }, 100 * time.Millisecond},
+		{"all queries are refused while the server is checked", func(h *harness) { h.Sync(owner1, refuse, []Wanted{db}) }, 700 * time.Millisecond},
+		{"the server is taken out", func(h *harness) { h.Sync(owner1, withServers(2), []Wanted{db}) }, 100 * time.Millisecond},
+		{"the owner goes", func(h *harness) { h.Forget(owner1) }, 100 * time.Millisecond},
+		{"the name goes", func(h *harness) { h.Sync(owner1, withServers(1, 2), nil) }, 100 * time.Millisecond},
+	} {
+		t.Run(c.desc, func(t *testing.T) {
+			inBubble(t, func(h *harness) {
+				s := newByServer(func(last byte, _ string) reply {
+					if last == 1 {
+						return silence
+					}
+					return records(time.Minute, "192.0.2.1")
+				})
+				h.lookuper.asker = s
+				h.Sync(owner1, withServers(1, 2), []Wanted{db})
+				h.start()
+				h.pass(c.until)
+				before := s.count(1, db.Name)
+				c.deny(h)
+				h.pass(0)
+				if n := s.inFlight[1]; n != 0 {
+					t.Errorf("%d questions still wait for the server", n)
+				}
+				h.pass(time.Hour)
+				if n := s.count(1, db.Name); n != before {
+					t.Errorf("asked %d times after the denial", n-before)
+				}
+			})
+		})
+	}
+}
+
+// TestRefusalConcernsNoOtherOwner has a lookup that another owner wants, too, and one whose
+// nameserver is allowed again while the lookup ends.
+func TestRefusalConcernsNoOtherOwner(t *testing.T) {
+	db := name("db.example.com", IPv4)
+	slow := newByServer(func(byte, string) reply { return after(100*time.Millisecond, records(time.Minute, "192.0.2.1")) })
+	refuse := withServers(1)
+	refuse.NoQueries = true
+	t.Run("another owner", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			h.lookuper.asker = slow
+			h.Sync(owner1, withServers(1), []Wanted{db})
+			h.Sync(owner2, withServers(1), []Wanted{db})
+			h.start()
+			h.Sync(owner1, refuse, []Wanted{db})
+			h.pass(100 * time.Millisecond)
+			h.want(owner2, db, current("192.0.2.1"))
+		})
+	})
+	t.Run("allowed again", func(t *testing.T) {
+		inBubble(t, func(h *harness) {
+			h.lookuper.asker = slow
+			h.Sync(owner1, withServers(1), []Wanted{db})
+			h.start()
+			h.Sync(owner1, refuse, []Wanted{db})
+			h.Sync(owner1, withServers(1), []Wanted{db})
+			h.pass(100 * time.Millisecond)
+			h.want(owner1, db, current("192.0.2.1"))
+		})
+	})
+}

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"cmp"
+	"context"
 	"hash/maphash"
 	"slices"
 	"time"
@@ -23,6 +24,25 @@ type record struct {
 	users map[*question]struct{}
 	busy  bool // waiting for a worker or with one
 	slow  bool // the latest lookup took long
+
+	lookups context.Context // ends when nobody wants the record any more; nil before the first lookup
+	cancel  context.CancelFunc
+}
+
+// lookupContext is for the record's lookups, and for what they leave under way.
+func (r *record) lookupContext(ctx context.Context) context.Context {
+	if r.lookups == nil {
+		r.lookups, r.cancel = context.WithCancel(ctx)
+	}
+	return r.lookups
+}
+
+// endLookups lets no further question be sent.
+func (r *record) endLookups() {
+	if r.lookups != nil {
+		r.cancel()
+		r.lookups, r.cancel = nil, nil
+	}
 }
 
 // class is the line that the record's next lookup stands in.

@@ -46,6 +46,9 @@ func (e *Engine) releaseLocked(q *question, r *record, now time.Time) {
 	}
 	delete(r.users, q)
 	q.owner.kept -= len(r.entries)
+	if len(r.users) == 0 {
+		r.endLookups() // policy may have come to refuse the nameserver
+	}
 	if len(r.users) == 0 && !r.busy {
 		e.retireLocked(r, now)
 	} else {

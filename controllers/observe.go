@@ -105,7 +105,7 @@ func (r *Reconciler) left(ctx context.Context, b *v1alpha1.ExternalBackend, serv
 	if err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &other); err != nil {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
-	return other.Spec.ServiceRef != nil || plan.ServiceName(&other) != service.Name, nil
+	return collected(&other) || other.Spec.ServiceRef != nil || plan.ServiceName(&other) != service.Name, nil
 }
 
 // orphaned: something that we own has lost its owner. Someone may have taken it off, or the garbage collector, on behalf of who deletes b and wants to keep what it owns.
@@ -141,8 +141,9 @@ func (r *Reconciler) ownSlices(ctx context.Context, b *v1alpha1.ExternalBackend,
 		if err != nil {
 			return nil, err
 		}
+		known := sliceNames(out)
 		for _, s := range controlled {
-			if !hasSlice(out, s.Name) {
+			if !known[s.Name] {
 				out = append(out, s)
 			}
 		}
@@ -150,8 +151,13 @@ func (r *Reconciler) ownSlices(ctx context.Context, b *v1alpha1.ExternalBackend,
 	return out, nil
 }
 
-func hasSlice(list []*discoveryv1.EndpointSlice, name string) bool {
-	return slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return s.Name == name })
+// sliceNames is a set of names: an ExternalBackend may have ten thousand slices.
+func sliceNames(list []*discoveryv1.EndpointSlice) map[string]bool {
+	names := make(map[string]bool, len(list))
+	for _, s := range list {
+		names[s.Name] = true
+	}
+	return names
 }
 
 // slicesOf are the slices with the labels of an ExternalBackend as the cache shows them, not to be changed.
@@ -179,8 +185,9 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 	}
 	var foreign []*discoveryv1.EndpointSlice
 	siblings := map[string][]*discoveryv1.EndpointSlice{}
+	own := sliceNames(o.slices)
 	for _, s := range behind {
-		if hasSlice(o.slices, s.Name) {
+		if own[s.Name] {
 			continue
 		}
 		if s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
@@ -194,7 +201,7 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 		var sibling v1alpha1.ExternalBackend
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
 		switch {
-		case apierrors.IsNotFound(err): // its slices are about to follow it
+		case apierrors.IsNotFound(err), err == nil && collected(&sibling): // its slices are about to follow it
 			o.handover = append(o.handover, plan.Published(theirs).Endpoints()...)
 		case err != nil:
 			return err

@@ -88,7 +88,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.removeOrphans(ctx, req.NamespacedName)
 	}
 	deleted := !b.DeletionTimestamp.IsZero()
-	if deleted && collected(&b) {
+	if collected(&b) {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -131,9 +131,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: r.until(outcome.next, wait, m)}, nil
 }
 
-// collected: the garbage collector takes what b owns, or lets it go, and removes its finalizer when it has.
+// collected reports whether b is being deleted by the garbage collector, which takes what b owns, or
+// lets it go, and removes its finalizer when it has.
 func collected(b *v1alpha1.ExternalBackend) bool {
-	return slices.ContainsFunc(b.Finalizers, func(f string) bool {
+	return !b.DeletionTimestamp.IsZero() && slices.ContainsFunc(b.Finalizers, func(f string) bool {
 		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
 	})
 }

@@ -49,7 +49,8 @@ import (
 // flipGap is how long after a write of slices the next flips of the same ExternalBackend are gathered, so that a burst costs one write and a single flip no wait.
 const flipGap = 250 * time.Millisecond
 
-// flipPriority is that of what the engines tell, in the workqueue: above the 0 of what users change, so that no verdict waits for somebody's many new objects.
+// flipPriority is that of what the engines tell, and of siblings of a deleted ExternalBackend, in the
+// workqueue: above the 0 of what users change, so that neither waits for somebody's many new objects.
 const flipPriority = 10
 
 // maxRetry is the longest time between two tries after an error: nothing is ever given up on, and an API server that is back is used within seconds.
@@ -188,6 +189,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("externalbackend").
 		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(specs, predicate.Funcs{UpdateFunc: r.statusEdited}))).
+		Watches(&v1alpha1.ExternalBackend{}, r.wakeSiblings()).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		})).
@@ -223,6 +225,34 @@ func (p *policies) watch() handler.EventHandler {
 		},
 		UpdateFunc: func(context.Context, event.UpdateEvent, queue) { p.changed() },
 		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { p.changed() },
+	}
+}
+
+// wakeSiblings has the other ExternalBackends on a Service reconciled when one comes, goes or leaves
+// it: a sibling takes over what one that is deleted published, before the garbage collector removes
+// it. At the start all are reconciled anyway.
+func (r *Reconciler) wakeSiblings() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	wake := func(ctx context.Context, q queue, o client.Object) {
+		for _, sibling := range r.behind(ctx, o.GetNamespace(), plan.ServiceName(o.(*v1alpha1.ExternalBackend))) {
+			if sibling.Name != o.GetName() {
+				addUrgent(q, sibling, 0)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if !e.IsInInitialList {
+				wake(ctx, q, e.Object)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetUID() != e.ObjectNew.GetUID() || e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() {
+				wake(ctx, q, e.ObjectOld) // another one of that name may be on another Service
+				wake(ctx, q, e.ObjectNew)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { wake(ctx, q, e.Object) },
 	}
 }
 
@@ -328,7 +358,11 @@ func (f *flipQueue) notify(key types.NamespacedName) {
 	if queue == nil {
 		return
 	}
-	request, after := reconcile.Request{NamespacedName: key}, max(0, flipGap-time.Since(f.lastWrite(key)))
+	addUrgent(queue, reconcile.Request{NamespacedName: key}, max(0, flipGap-time.Since(f.lastWrite(key))))
+}
+
+// addUrgent has a request reconciled after a while, before those of ordinary events.
+func addUrgent(queue workqueue.TypedRateLimitingInterface[reconcile.Request], request reconcile.Request, after time.Duration) {
 	if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 		q.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: new(flipPriority)}, request)
 		return

@@ -86,7 +86,7 @@ func Follow(standing, desired []Endpoint) []Endpoint {
 		var heir *Endpoint
 		likeness := -1
 		for _, h := range at[e.Addr] {
-			if n := 2*count(h.Target == e.Target) + count(h.Ports[0].Port == e.Ports[0].Port); n > likeness {
+			if n := 2*count(h.Target == e.Target) + count(sameFirstPort(h, &e)); n > likeness {
 				heir, likeness = h, n
 			}
 		}
@@ -98,6 +98,12 @@ func Follow(standing, desired []Endpoint) []Endpoint {
 		}
 	}
 	return out
+}
+
+// sameFirstPort compares the ports that tell endpoints of one address apart. Someone may have taken
+// a slice's ports away.
+func sameFirstPort(a, b *Endpoint) bool {
+	return len(a.Ports) > 0 && len(b.Ports) > 0 && a.Ports[0].Port == b.Ports[0].Port
 }
 
 // Readies reports whether writing next over current (nil: as a new slice) makes an endpoint ready.

@@ -486,3 +486,16 @@ func TestHandingOver(t *testing.T) {
 		})
 	}
 }
+
+// TestFollowWithoutPorts: a slice whose ports someone has taken away is kept true as any other.
+func TestFollowWithoutPorts(t *testing.T) {
+	want := at("a", "203.0.113.1")
+	bare := want
+	bare.Ports = nil
+	for _, tt := range [][2]Endpoint{{bare, want}, {want, bare}} {
+		got := Follow([]Endpoint{tt[0]}, []Endpoint{tt[1]})
+		if len(got) != 1 || got[0].Addr != want.Addr || len(got[0].Ports) != len(tt[0].Ports) {
+			t.Errorf("%v follows %v as %v", tt[0], tt[1], got)
+		}
+	}
+}

@@ -43,7 +43,7 @@ func Status(in StatusInput) v1alpha1.ExternalBackendStatus {
 		ServiceName:        ServiceName(in.Backend),
 		ServiceType:        ServiceType(in.Backend),
 		Endpoints:          in.Before.Endpoints,
-		ActiveTier:     in.Before.ActiveTier,
+		ActiveTier:         in.Before.ActiveTier,
 		Targets:            in.Before.Targets,
 		OmittedTargets:     in.Before.OmittedTargets,
 		Conditions:         slices.Clone(in.Before.Conditions),
@@ -93,7 +93,7 @@ func (w *statusWriter) set(kind string, status metav1.ConditionStatus, reason, m
 		Type:               kind,
 		Status:             status,
 		Reason:             reason,
-		Message:            message,
+		Message:            bounded(message),
 		ObservedGeneration: w.Backend.Generation,
 		LastTransitionTime: metav1.NewTime(w.Now),
 	})

@@ -248,6 +248,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName: // half-way between ClusterIP and Headless: the slices wait
 	case o.service == nil && len(o.slices) == 0:
 		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
+		r.lost(b, o, m, &out)
 	case plan.Passthrough(b):
 		r.publishPassthrough(ctx, b, o, m, &out)
 	default:
@@ -277,13 +278,15 @@ func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, 
 
 // lost ends what was done for endpoints that have gone with their Service, and tells that they have.
 func (r *Reconciler) lost(b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
-	if e := o.status.Endpoints; len(o.slices) > 0 || e == nil || e.Total == 0 {
+	if len(o.slices) > 0 {
 		return
 	}
 	if out.err == nil { // what is tried again soon may well succeed, and wants what is known
 		r.stop(b, m)
 	}
-	r.nothing(b, o, out)
+	if e := o.status.Endpoints; e != nil && e.Total > 0 {
+		r.nothing(b, o, out)
+	}
 }
 
 // nothing tells that no endpoint of b's is published.

@@ -465,6 +465,48 @@ func TestLost(t *testing.T) {
 	w.expectReady("http", "203.0.113.1", "203.0.113.2")
 }
 
+// TestServiceRefGone: where the Service of serviceRef has gone, and the slices with it, nothing is
+// asked for or probed any more, and nobody is told of endpoints. When the Service is back all of it
+// is, too.
+func TestServiceRefGone(t *testing.T) {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, UID: "uid-of-theirs"},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: "10.96.0.9", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	for _, answered := range []bool{true, false} {
+		t.Run(fmt.Sprintf("answered %t", answered), func(t *testing.T) {
+			w := newWorld(t, service.DeepCopy())
+			if answered {
+				resolves(1, 3)(w)
+			}
+			verdict(probe.Healthy, 1, 3)(w)
+			w.spec(`{serviceRef: {name: theirs}, ` + poolSpec[1:])
+			w.settle()
+			w.expect(v1alpha1.ConditionReady, map[bool]string{true: "True", false: "False NoReadyEndpoints"}[answered])
+			for _, o := range w.objects() {
+				if _, ok := o.(*v1alpha1.ExternalBackend); !ok {
+					w.ok(w.live.Delete(t.Context(), o))
+				}
+			}
+			w.settle()
+			w.expect(v1alpha1.ConditionReady, `False ServiceNotFound: Service "theirs" does not exist.`)
+			if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "0/0" {
+				t.Errorf("readyOfTotal %s", got)
+			}
+			if len(w.prober.order)+len(w.resolver.seeds) > 0 {
+				t.Errorf("still probed: %v, asked for: %v", w.prober.order, w.resolver.seeds)
+			}
+			w.ok(w.live.Create(t.Context(), service.DeepCopy()))
+			resolves(1, 3)(w)
+			w.settle()
+			w.expect(v1alpha1.ConditionReady, "True")
+			w.expectReady("http", "203.0.113.1", "203.0.113.2")
+		})
+	}
+}
+
 // TestHeldByFinalizer: what stands of an ExternalBackend that is being deleted, and is held by somebody's finalizer, stays true; what the garbage collector takes is not made anew.
 func TestHeldByFinalizer(t *testing.T) {
 	for _, propagation := range []string{"", metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents} {

@@ -32,9 +32,18 @@ const (
 	// maxBegun is how many probes begin in one turn of the loop at most, so that what has been answered is heard between.
 	maxBegun = 256
 
-	// stall is how long the loop may have been away when a timeout is noticed. A longer time says that this process didn't run, so that nobody knows what the peer would
-	// have done with it. While a probe is in flight, the loop looks twice as often.
-	stall = 500 * time.Millisecond
+	// stall is the longest time from one turn to the next that counts in full against the probes in
+	// flight. After a longer one this process was away for a part of it, and a late turn counts for
+	// glance alone. While a probe is in flight the loop waits no longer than glance.
+	//
+	// What a peer says in a late turn is heard before time counts against it, but an exchange takes
+	// several turns. Ten of them for each second of a timeout are enough for any.
+	stall  = 2 * glance
+	glance = 100 * time.Millisecond
+
+	// stopped is how long the loop was away when this process was not late, but stopped, maybe with
+	// its machine. What peers have sent meanwhile may be lost, and they repeat it ever less often.
+	stopped = 10 * time.Second
 )
 
 // network carries probes. All methods but wake are called by the loop's goroutine alone.
@@ -127,7 +136,8 @@ func (l *loop) turn() {
 	now := l.now()
 	look := now/tick > l.looked/tick
 	if look {
-		l.expire(now, now-l.looked > stall)
+		l.excuse(now - l.looked)
+		l.expire(now)
 		l.looked = now
 	}
 
@@ -164,7 +174,7 @@ func (l *loop) untilNext() time.Duration {
 		return -1
 	}
 	if len(l.flights.items) > 0 {
-		next = min(next, l.looked+stall/2)
+		next = min(next, l.looked+glance)
 	}
 	next = max((next+tick-1)/tick, l.looked/tick+1) * tick // the tick that finds it due
 	return max(next-l.now(), 0)
@@ -186,9 +196,28 @@ func (l *loop) cancelStale() {
 	}
 }
 
+// excuse keeps the time for which the loop was away from counting against the probes in flight. Their
+// timeouts last longer by it, so that a process that is always late notices silence all the same.
+func (l *loop) excuse(away time.Duration) {
+	switch {
+	case away <= stall:
+	case away <= stopped:
+		for i := range l.flights.items { // all by the same, so that their order stays
+			l.flights.items[i].due += away - glance
+			l.flights.items[i].item.deadline += away - glance
+		}
+	default:
+		for len(l.flights.items) > 0 {
+			a := l.flights.items[0].item
+			l.net.cancel(a)
+			l.end(a, outcome{})
+		}
+	}
+}
+
 // expire looks at the probes that have been unanswered for long: it ends those whose time is over, and counts the others
-// as silent. One that finds no room among the silent makes room at once and waits in line. stalled: this process didn't run for a while.
-func (l *loop) expire(now instant, stalled bool) {
+// as silent. One that finds no room among the silent makes room at once and waits in line.
+func (l *loop) expire(now instant) {
 	for {
 		a, due, ok := l.flights.pop(now)
 		if !ok {
@@ -196,11 +225,7 @@ func (l *loop) expire(now instant, stalled bool) {
 		}
 		switch {
 		case due >= a.deadline:
-			o := l.net.expire(a)
-			if stalled {
-				o = outcome{}
-			}
-			l.end(a, o)
+			l.end(a, l.net.expire(a))
 		case l.joinsSilent(a):
 			a.target.silent = true
 			l.flights.set(a, a.deadline)

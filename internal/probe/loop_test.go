@@ -30,6 +30,9 @@ type fakeNetwork struct {
 	canceled  int
 	onStart   func(*attempt)
 	stopped   time.Duration // how long the next wait oversleeps
+	late      time.Duration // how long each wait oversleeps
+	steps     int           // how many waits it takes besides until an answer is complete
+	unheard   map[*attempt]int
 	events    events
 }
 
@@ -39,7 +42,7 @@ type peer func(Endpoint) (o outcome, took time.Duration)
 func newFakeNetwork(p peer) *fakeNetwork {
 	return &fakeNetwork{
 		peer: p, bell: make(chan struct{}, 1),
-		flying: map[*attempt]*time.Timer{}, starts: map[string][]time.Time{},
+		flying: map[*attempt]*time.Timer{}, starts: map[string][]time.Time{}, unheard: map[*attempt]int{},
 	}
 }
 
@@ -57,7 +60,7 @@ func (n *fakeNetwork) start(a *attempt) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			a.outcome = o
-			n.events.ended = append(n.events.ended, a)
+			n.unheard[a] = n.steps
 			n.wake()
 		})
 	}
@@ -75,8 +78,8 @@ func (n *fakeNetwork) cancel(a *attempt) {
 		timer.Stop()
 	}
 	delete(n.flying, a)
+	delete(n.unheard, a)
 	n.canceled++
-	n.events.ended = slices.DeleteFunc(n.events.ended, func(other *attempt) bool { return other == a })
 }
 
 func (n *fakeNetwork) drop(*target) {}
@@ -99,7 +102,7 @@ func (n *fakeNetwork) wait(d time.Duration) events {
 	case <-timer.C:
 	}
 	n.mu.Lock()
-	stopped := n.stopped
+	stopped := n.stopped + n.late
 	n.stopped = 0
 	n.mu.Unlock()
 	time.Sleep(stopped)
@@ -108,8 +111,12 @@ func (n *fakeNetwork) wait(d time.Duration) events {
 	defer n.mu.Unlock()
 	happened := n.events
 	n.events = events{}
-	for _, a := range happened.ended {
-		delete(n.flying, a)
+	for a, steps := range n.unheard {
+		if n.unheard[a]--; steps <= 0 {
+			happened.ended = append(happened.ended, a)
+			delete(n.flying, a)
+			delete(n.unheard, a)
+		}
 	}
 	return happened
 }
@@ -982,13 +989,20 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			}
 		})
 	})
-	for name, stop := range map[string]time.Duration{
-		"this process was stopped":                       time.Minute,
-		"this process was stopped for most of a timeout": 2*sec + 200*ms, // from a second after the start of a probe on
+	answersIn := func(took time.Duration) peer {
+		return func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, took }
+	}
+	for name, test := range map[string]struct {
+		stop time.Duration // from a second after the start of a probe on
+		peer peer
+	}{
+		"this process was stopped":                       {time.Minute, vanishes},
+		"this process was stopped for most of a timeout": {2*sec + 200*ms, answersIn(4 * sec)},
+		"this process was stopped for long":              {9 * sec, answersIn(11 * sec)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			told := 0
-			bubble(t, Options{Notify: func(types.NamespacedName) { told++ }}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			bubble(t, Options{Notify: func(types.NamespacedName) { told++ }}, test.peer, func(t *testing.T, e *Engine, n *fakeNetwork) {
 				list := endpoints(1, Healthy)
 				e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 }), list)
 				for len(n.flights()) == 0 {
@@ -996,7 +1010,7 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 				}
 				settled(sec)
 				n.mu.Lock()
-				n.stopped = stop
+				n.stopped = test.stop
 				n.mu.Unlock()
 				n.wake()
 				n.become(answers)
@@ -1018,6 +1032,51 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestLateProcessFindsTheSilent: a process whose turns always come late finds a target that doesn't
+// answer, though later.
+func TestLateProcessFindsTheSilent(t *testing.T) {
+	for _, late := range []time.Duration{0, 240 * ms, 400 * ms, 600 * ms, 2 * sec, 9 * sec} {
+		t.Run(late.String(), func(t *testing.T) {
+			bubble(t, Options{}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				n.late = late
+				check := tcpCheck()
+				e.Sync(owner1, check, endpoints(1, Healthy))
+				begun := time.Now()
+				for e.machineOf(endpoints(1, Healthy)[0]).verdict == Healthy && time.Since(begun) < time.Hour {
+					settled(50 * ms)
+				}
+				turn := late + glance + tick
+				bound := check.Period + 2*check.Confirm + 3*turn + check.Timeout
+				if turn > stall {
+					bound += check.Timeout / glance * turn
+				}
+				if took := time.Since(begun); took > bound {
+					t.Errorf("found after %v, want at most %v", took, bound)
+				}
+			})
+		})
+	}
+}
+
+// TestLateProcessFailsNobody: to connect, to shake hands and to hear an answer takes some turns. A
+// process whose turns always come late takes longer for it than a timeout, and blames nobody.
+func TestLateProcessFailsNobody(t *testing.T) {
+	for _, late := range []time.Duration{150 * ms, 300 * ms, 900 * ms, 5 * sec} {
+		t.Run(late.String(), func(t *testing.T) {
+			bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+				n.late, n.steps = late, 4
+				e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.Timeout, c.FailureThreshold = sec, 1 }), endpoints(20, Unknown))
+				settled(5 * time.Minute)
+				for id, state := range snapshot(e, owner1) {
+					if state != healthy {
+						t.Errorf("%v: %+v", id, state)
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestLatenessIsMeasured(t *testing.T) {

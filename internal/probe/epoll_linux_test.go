@@ -92,10 +92,16 @@ func newProber(t *testing.T, check Check, endpoint Endpoint) *prober {
 	return p
 }
 
-// probe runs a probe that may go over a connection which was dialled at since or later.
-func (p *prober) probe(started, since instant) outcome {
+// start begins a probe that may go over a connection which was dialled at since or later.
+func (p *prober) start(started, since instant) *attempt {
 	a := &attempt{target: &p.target, handler: p.handler, endpoint: p.target.Endpoint, keep: true, started: started, since: since}
 	p.network.start(a)
+	return a
+}
+
+// probe runs a probe to its end.
+func (p *prober) probe(started, since instant) outcome {
+	a := p.start(started, since)
 	for !slices.Contains(p.network.wait(-1).ended, a) {
 	}
 	return a.outcome
@@ -417,7 +423,7 @@ func TestPolicyIsAskedBeforeARedial(t *testing.T) {
 }
 
 // TestHalfOpenConnectionIsNoDeath has a kept connection of which the peer knows no more, as after a firewall has forgotten it: the probe that goes over it
-// stays unanswered, the one beside it dials anew.
+// stays unanswered, those beside it and after it dial anew.
 func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
 	handle, probes := counting(func(c net.Conn, connection, request int) bool {
 		if connection == 1 && request == 2 {
@@ -426,18 +432,21 @@ func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
 		}
 		return answersAlways(c, connection, request)
 	})
-	endpoint := at(serve(t, local(t), handle))
-	endpoint.ID = steadyID()
-	check := quick(Check{HTTP: &HTTPGet{}, Timeout: 500 * ms})
-	check.FailureThreshold = 2
-	e, notified := running(t, Options{})
-	e.Sync(owner1, check, []Endpoint{endpoint})
-	<-notified
-	if connections := first(30, probes); !slices.Equal(connections[:3], []int{1, 1, 2}) {
-		t.Errorf("the probes go over connections %v", connections)
+	p := newProber(t, Check{HTTP: &HTTPGet{}}, at(serve(t, local(t), handle)))
+	p.probe(0, 0)
+	silent := p.start(0, 0)
+	if connections := first(2, probes); !slices.Equal(connections, []int{1, 1}) {
+		t.Errorf("the first probes go over connections %v", connections)
 	}
-	if got := snapshot(e, owner1)[endpoint.ID]; got != healthy || len(notified) > 0 {
-		t.Errorf("%+v", got)
+	beside := p.probe(0, 0)
+	if o := p.network.expire(silent); o != failed(ReasonTimeout) {
+		t.Errorf("the unanswered one: %+v", o)
+	}
+	if after := p.probe(0, 0); beside.result != success || after.result != success {
+		t.Errorf("%+v beside it, %+v after it", beside, after)
+	}
+	if connections := first(2, probes); !slices.Equal(connections, []int{2, 3}) {
+		t.Errorf("the later probes go over connections %v", connections)
 	}
 }
 

@@ -523,7 +523,7 @@ func TestRefusedNameserversAreAskedNoMore(t *testing.T) {
 				before := s.count(1, db.Name)
 				c.deny(h)
 				h.pass(0)
-				if n := s.inFlight[1]; n != 0 {
+				if n, _ := s.waiting(1); n != 0 {
 					t.Errorf("%d questions still wait for the server", n)
 				}
 				h.pass(time.Hour)

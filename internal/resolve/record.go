@@ -70,6 +70,7 @@ type history struct {
 	omitted int           // data of the latest good answer that there was no room for
 	goodAt  time.Time     // the latest good answer; zero = none that is still believed
 	ttl     time.Duration // of the latest answer that has one: good, or a denial
+	cached  bool          // that answer ends when the one before does: a cache gave it twice
 	goodTTL time.Duration // of the latest good answer
 
 	kind     kind      // of the latest result
@@ -101,6 +102,7 @@ func (h *history) apply(r result, now time.Time, keep time.Duration) (changed bo
 	h.leave(now)
 	h.at, h.cause = now, r.cause
 	if r.kind != kindFailed {
+		h.cached = r.kind == before && now.Add(r.ttl).Sub(h.saidAt.Add(h.ttl)).Abs() <= time.Second
 		h.ttl, h.saidAt, h.failures = r.ttl, now, 0
 	}
 	switch r.kind {
@@ -229,22 +231,27 @@ func bounded(entries []entry, most int) []entry {
 // refresh returns when an owner with these settings wants the next lookup. needed says whether the return of what
 // this record lacks should be seen soon.
 func (h *history) refresh(o settings, needed bool, jitter float64) time.Time {
-	var d time.Duration
+	ttl, lower, cached := min(h.ttl, o.maxTTL), o.minTTL, h.cached && h.ttl < o.maxTTL
 	switch h.kind {
 	case kindNone:
 		return h.at
 	case kindGood:
-		d = interval(min(h.ttl, o.maxTTL), o.minTTL, o.maxTTL, jitter)
 	case kindFailed:
-		d = spread(min(minInterval<<min(h.failures-1, 10), maxBackoff), 0.1*jitter)
+		d := spread(min(minInterval<<min(h.failures-1, 10), maxBackoff), 0.1*jitter)
+		return h.at.Add(max(d, minInterval))
 	default:
-		ttl := min(h.ttl, o.maxTTL)
+		lower = min(lower, beliefDelay*4/5)
 		if needed || h.kind == kindNXDomain {
 			// Nobody loses by asking before a denial's TTL is over (RFC 2308 bounds its use from above), and
 			// one that would take addresses away is so heard twice before it is believed.
-			ttl = min(ttl, beliefDelay)
+			ttl, cached = min(ttl, beliefDelay), false
 		}
-		d = interval(ttl, min(o.minTTL, beliefDelay*4/5), o.maxTTL, jitter)
+	}
+
+	d := interval(ttl, lower, o.maxTTL, jitter)
+	if cached && lower < ttl {
+		// A cache says the same until its entry ends, and tells the time left in whole seconds.
+		d = min(ttl+time.Duration((0.2+0.4*jitter)*float64(lower)), o.maxTTL)
 	}
 	return h.at.Add(max(d, minInterval))
 }

@@ -372,6 +372,78 @@ func TestInterval(t *testing.T) {
 	}
 }
 
+// cache is a caching resolver for one name and type: it answers with what is left of the TTL, in
+// whole seconds.
+type cache struct {
+	answer
+	ttl   time.Duration
+	ends  time.Time
+	asked int
+	late  time.Duration // at most, behind the end of an entry
+}
+
+func (c *cache) reply(context.Context, netip.AddrPort) (answer, error) {
+	c.asked++
+	now := time.Now()
+	if late := now.Sub(c.ends); late >= 0 {
+		if !c.ends.IsZero() {
+			c.late = max(c.late, late)
+		}
+		c.ends = now.Add(c.ttl)
+	}
+	a := c.answer
+	a.ttl = c.ends.Sub(now).Truncate(time.Second)
+	return a, nil
+}
+
+// TestCacheIsAskedTwicePerTTL asks for a name before its TTL ends, as always, and then, where the
+// answer tells of a cache, when that has to ask anew.
+func TestCacheIsAskedTwicePerTTL(t *testing.T) {
+	const rounds = 50
+	for _, ttl := range []time.Duration{time.Minute, 61500 * time.Millisecond, 5 * time.Minute, time.Hour} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			inBubble(t, func(h *harness) {
+				cfg := defaultConfig()
+				cfg.MaxTTL = 2 * time.Hour
+				db := name("db.example.com", IPv4|IPv6)
+				some, none := &cache{ttl: ttl}, &cache{ttl: ttl}
+				some.data = []datum{{ip: netip.MustParseAddr("192.0.2.1")}}
+				h.dns.set("db.example.com A", some.reply)
+				h.dns.set("db.example.com AAAA", none.reply)
+				h.Sync(owner1, cfg, []Wanted{db})
+				h.start()
+				h.pass(rounds * ttl)
+				for family, c := range []*cache{some, none} {
+					if c.asked > 2*rounds+2 || c.late > cfg.MinTTL {
+						t.Errorf("family %d: asked %d times in %d TTLs, at most %v after one ended", family, c.asked, rounds, c.late)
+					}
+				}
+				h.want(owner1, db, current("192.0.2.1"))
+			})
+		})
+	}
+}
+
+// TestCachedAnswersKeepTheBounds has a cache that is asked more often than its TTL says, because the
+// owner wants to, and one whose TTLs are shorter than the owner wants to know of.
+func TestCachedAnswersKeepTheBounds(t *testing.T) {
+	o := settings{minTTL: 5 * time.Second, maxTTL: time.Minute}
+	for _, c := range []struct{ left, atLeast, atMost time.Duration }{
+		{time.Hour, 48 * time.Second, 54 * time.Second},
+		{58 * time.Second, 59 * time.Second, time.Minute},
+		{20 * time.Second, 21 * time.Second, 23 * time.Second},
+		{5 * time.Second, 5 * time.Second, 5050 * time.Millisecond},
+		{0, 5 * time.Second, 5050 * time.Millisecond},
+	} {
+		for _, jitter := range []float64{0, 0.5, 0.999} {
+			h := history{kind: kindGood, ttl: c.left, at: bubbleStart, cached: true}
+			if d := h.refresh(o, false, jitter).Sub(bubbleStart); d < c.atLeast || d > c.atMost {
+				t.Errorf("%v left: asked again after %v", c.left, d)
+			}
+		}
+	}
+}
+
 func TestForgetLeavesNothing(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))

@@ -39,7 +39,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		switch {
 		case o.service != nil && !o.service.DeletionTimestamp.IsZero():
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q is being deleted; it is made anew once it is gone.", o.service.Name), nil)
-			o.lag(p.Write)
+			o.lag(b)
 			return
 		case p.Conflict != "":
 			out.fail(v1alpha1.ReasonServiceConflict, p.Conflict, nil)
@@ -48,11 +48,11 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			return
 		case p.HeadlessChanged && m.crossing.refused(b):
 			out.fail(v1alpha1.ReasonApplyFailed, m.crossing.why, nil)
-			o.lag(p.Write)
+			o.lag(b)
 			return
 		case writes == maxServiceWrites:
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: others change it all the time.", p.Write.Name), errContended)
-			o.lag(p.Write)
+			o.lag(b)
 			return
 		default:
 			if p.HeadlessChanged {
@@ -85,7 +85,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			}
 			out.fail(v1alpha1.ReasonApplyFailed, message, retriable(err))
 			out.next = earlier(out.next, r.now().Add(refusedRetry))
-			o.lag(p.Write)
+			o.lag(b)
 			return
 		}
 	}
@@ -93,16 +93,14 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 
 var errContended = errors.New("the Service was changed by others between each reading and writing")
 
-// lag makes o go by the ports that the Service is still to get, and remember that it has not.
-func (o *observation) lag(next *corev1.Service) {
-	if o.service == nil || next == nil {
+// lag makes o go by the ports that the Service can't be given at present, and remember those that it
+// has: endpoints are published behind both.
+func (o *observation) lag(b *v1alpha1.ExternalBackend) {
+	if o.service == nil || b.Spec.ServiceRef != nil {
 		return
 	}
-	ports := *next
-	ports.Spec.Type = o.service.Spec.Type // it may have been half-way between ClusterIP and Headless
-	if plan.GainsPorts(o.service, &ports) {
-		o.lagging, o.service = o.service, o.service.DeepCopy()
-		o.service.Spec.Ports = next.Spec.Ports
+	if next, lags := plan.WithPorts(b, o.service); lags {
+		o.lagging, o.service = o.service, next
 	}
 }
 
@@ -296,7 +294,7 @@ func (w *sliceWriter) write(s *discoveryv1.EndpointSlice) {
 }
 
 func (w *sliceWriter) delete(s *discoveryv1.EndpointSlice) {
-	if w.strands(s.Name, nil) || w.lagging != nil && plan.Carries(s, w.lagging, w.service) {
+	if w.strands(s.Name, nil) {
 		w.follow(s.Name)
 	} else {
 		w.remove(s)

@@ -36,7 +36,7 @@ const (
 type observation struct {
 	// service is the Service of that name, whoever owns it; nil where there is none.
 	service *corev1.Service
-	// lagging is the Service as it is where it could not be given its ports: service has them all the same, so that slices are planned for both.
+	// lagging is the Service as it is where it can't be given the ports of spec: service has them all the same, so that slices are planned for both.
 	lagging *corev1.Service
 	// left: the ExternalBackend whose label the Service bears is gone, or has gone elsewhere.
 	left bool

@@ -237,6 +237,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 			r.lost(b, o, m, &out)
 			return out
 		}
+		o.lag(b)
 	}
 	switch {
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName && o.service != nil && o.service.Spec.Type != corev1.ServiceTypeExternalName: // it could not be made one
@@ -352,7 +353,7 @@ func (r *Reconciler) publishAhead(ctx context.Context, b *v1alpha1.ExternalBacke
 		}
 	}
 	if !created {
-		o.lag(p.Write)
+		o.lag(b)
 	}
 	return created
 }
@@ -399,12 +400,16 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 		Backend: b, Published: published, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
 	m.tier = new(publication.Tier) // not a part of what is much larger
-	var settled bool
-	o.desired, settled = plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
-	return slicePlan{
-		front: front, candidates: candidates, publication: publication, settled: settled,
-		changes: m.plan.Slices(o.desired),
+	p := slicePlan{front: front, candidates: candidates, publication: publication}
+	o.desired, p.settled = plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
+	if o.lagging == nil {
+		p.changes = m.plan.Slices(o.desired)
+		return p
 	}
+	o.desired = candidates.BehindOldPorts(plan.OldPorts{Backend: b, Live: o.lagging, Published: published, Permit: permit(o.view)}, o.desired)
+	p.changes = plan.Slices(r.template(b, o, m, &front), o.desired, o.slices)
+	m.plan = plan.Recall{} // the slices hold more than the candidates
+	return p
 }
 
 // probe hands the planned probes to the engine and takes its verdicts.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
 )
@@ -110,6 +112,147 @@ func TestRenameRefused(t *testing.T) {
 	w.expect(v1alpha1.ConditionReady, "True")
 	w.expectReady("http")
 	w.expectReady("web", "203.0.113.1")
+}
+
+// TestServiceKeepsOldPorts: as long as a Service can't be given other ports, for whatever reason, its
+// own ports are served: addresses come and go behind them as names and spec say.
+func TestServiceKeepsOldPorts(t *testing.T) {
+	loseMarks := func(w *world) {
+		var s corev1.Service
+		w.ok(w.live.Get(w.t.Context(), shop, &s))
+		s.Labels, s.OwnerReferences = nil, nil
+		w.ok(w.live.Update(w.t.Context(), &s))
+	}
+	obstruct := func(w *world) {
+		w.ok(w.live.Create(w.t.Context(), &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, Labels: map[string]string{discoveryv1.LabelServiceName: shop.Name, discoveryv1.LabelManagedBy: "mesh.example.com"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("theirs")}}, Endpoints: []discoveryv1.Endpoint{},
+		}))
+	}
+	refuse := func(w *world) { w.refuse = services }
+	for _, c := range []struct {
+		name   string
+		hinder func(*world)
+		spec   string
+		reason string
+	}{
+		{"refused, renamed", refuse, `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`, "ApplyFailed"},
+		{"refused, replaced", refuse, `{ports: [{name: web, port: 81, targetPort: 8081, protocol: TCP}]}`, "ApplyFailed"},
+		{"refused, another protocol", refuse, `{ports: [{name: http, port: 80, targetPort: 8080, protocol: UDP}], healthCheck: {tcpSocket: {port: 8080}}}`, "ApplyFailed"},
+		{"marks lost, renamed", loseMarks, `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`, "ServiceConflict"},
+		{"marks lost, replaced", loseMarks, `{ports: [{name: web, port: 81, targetPort: 8081, protocol: TCP}]}`, "ServiceConflict"},
+		{"behind it slices of others, renamed", obstruct, `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`, "ServiceConflict"},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart %t", c.name, restart), func(t *testing.T) {
+				w := newWorld(t)
+				verdict(probe.Healthy, 1, 30)(w)
+				resolves(1, 4)(w)
+				w.spec(poolSpec)
+				w.settle()
+				c.hinder(w)
+				w.spec(c.spec)
+				w.settle()
+				w.expect(v1alpha1.ConditionProgrammed, "False "+c.reason)
+				w.expectReadyAt("http", "8080/TCP", 1, 4)
+
+				if restart {
+					w.restart()
+				}
+				resolves(3, 12)(w)
+				w.settle()
+				w.expectReadyAt("http", "8080/TCP", 3, 12)
+
+				resolves(20, 24)(w)
+				verdict(probe.Unhealthy, 20, 21)(w)
+				w.settle()
+				w.expectReadyAt("http", "8080/TCP", 21, 24)
+			})
+		}
+	}
+}
+
+// expectReadyAt wants 203.0.113.from to to-1 ready behind a port of this name, all at this number and protocol.
+func (w *world) expectReadyAt(port, at string, from, to int) {
+	w.t.Helper()
+	var want, got []string
+	for _, a := range addresses(from, to) {
+		want = append(want, a.IP.String())
+	}
+	for _, o := range w.objects() {
+		s, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok || len(s.Endpoints) == 0 || *s.Ports[0].Name != port || fmt.Sprintf("%d/%s", *s.Ports[0].Port, *s.Ports[0].Protocol) != at {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if *e.Conditions.Ready {
+				got = append(got, e.Addresses[0])
+			}
+		}
+	}
+	slices.SortFunc(got, compareAddresses)
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("ready behind port %q at %s (-want +got):\n%s", port, at, diff)
+	}
+}
+
+func compareAddresses(a, b string) int { return netip.MustParseAddr(a).Compare(netip.MustParseAddr(b)) }
+
+// TestRenameRefusedWithOverrides: a target that is added while a port can't be renamed stands behind
+// the old name where spec says that it is to stand behind the new one, and so does a port of SRV.
+func TestRenameRefusedWithOverrides(t *testing.T) {
+	w := literalWorld(t)
+	w.refuse = services
+	verdict(probe.Healthy, 1, 9)(w)
+	w.resolver.known = map[string]resolve.Answer{"_web._tcp.example.com": {Status: resolve.Current, Addrs: []resolve.Addr{{IP: netip.MustParseAddr("203.0.113.4"), Port: 7000}}}}
+	w.spec(`{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}], targets: [
+		{name: a, address: 203.0.113.1}, {name: c, address: 203.0.113.3, ports: [{name: web, targetPort: 6432}]}, {name: d, srvName: _web._tcp.example.com}]}`)
+	w.settle()
+	for _, port := range []string{"http", "web"} {
+		w.expectReady(port, "203.0.113.1", "203.0.113.3", "203.0.113.4")
+	}
+	got := map[string]int32{}
+	for _, o := range w.objects() {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && *s.Ports[0].Name == "http" {
+			for _, e := range s.Endpoints {
+				got[e.Addresses[0]] = *s.Ports[0].Port
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]int32{"203.0.113.1": 8080, "203.0.113.3": 6432, "203.0.113.4": 7000}, got); diff != "" {
+		t.Errorf("behind the old port (-want +got):\n%s", diff)
+	}
+	w.refuse = nothing
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "True")
+	w.expectReady("http")
+	w.expectReady("web", "203.0.113.1", "203.0.113.3", "203.0.113.4")
+}
+
+// TestPortRemovedRefused: a port that can't be taken from the Service is served, unless policy comes to refuse where it leads.
+func TestPortRemovedRefused(t *testing.T) {
+	w := newWorld(t)
+	resolves(1, 3)(w)
+	verdict(probe.Healthy, 1, 9)(w)
+	w.spec(`{ports: [{name: admin, port: 81, targetPort: 8081, protocol: TCP}, ` + poolSpec[len(`{ports: [`):])
+	w.settle()
+	w.refuse = services
+	before := w.writes
+	w.spec(poolSpec)
+	w.settle()
+	if n := w.writes - before; n != 1 {
+		t.Errorf("%d writes beside the status", n-1)
+	}
+	resolves(2, 4)(w)
+	w.settle()
+	w.expectReady("admin", "203.0.113.2", "203.0.113.3")
+
+	ports := v1alpha1.ExternalBackendPolicy{Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{Ports: []v1alpha1.PolicyPort{{Port: 8080}}}}}}
+	w.reconciler.policies.set, _ = policy.Compile(policy.Input{Policies: []v1alpha1.ExternalBackendPolicy{ports}})
+	w.settle()
+	w.expectReady("admin")
+	w.expectReady("http", "203.0.113.2", "203.0.113.3")
+	w.expect(v1alpha1.ConditionPermitted, "True")
 }
 
 // TestRenameWithoutSlices: where the slices for a new port can't be created, the Service keeps the port that has some.

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -160,17 +159,7 @@ func GainsPorts(live, next *corev1.Service) bool {
 	if live.Spec.Type == corev1.ServiceTypeExternalName || next.Spec.Type == corev1.ServiceTypeExternalName {
 		return false
 	}
-	return slices.ContainsFunc(next.Spec.Ports, func(p corev1.ServicePort) bool {
-		return livePort(live, &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol}) == nil
-	})
-}
-
-// Carries tells whether a slice stands behind a port that live has and next has not: as long as the Service can't be written, traffic goes there.
-func Carries(s *discoveryv1.EndpointSlice, live, next *corev1.Service) bool {
-	return slices.ContainsFunc(portsOf(s, nil), func(p Port) bool {
-		port := &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol}
-		return ServesPort(live, port) && !ServesPort(next, port)
-	})
+	return lacksPort(live, next)
 }
 
 // crossesHeadless: the API server refuses the step from a virtual IP to none, or back, but takes both through ExternalName, which keeps the object.

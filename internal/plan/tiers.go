@@ -2,6 +2,7 @@ package plan
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -43,61 +44,95 @@ func (f Failover) qualifies(t Tier) bool {
 	return t.Healthy > 0 && int64(t.Healthy)*100 >= int64(max(f.MinHealthyPercent, f.PanicThreshold))*int64(t.Verdicts)
 }
 
-// settled: no endpoint of the tier is still waiting for a first verdict, so that its not qualifying means something.
-func (t Tier) settled() bool { return !t.Pending && t.Verdicts == t.Endpoints }
+// expected reports whether the tier has endpoints or waits for some.
+func (t Tier) expected() bool { return t.Endpoints > 0 || t.Pending }
+
+// mayQualify reports whether the tier would qualify if every endpoint that has no verdict yet turned out healthy.
+// A tier whose name has no answer yet may get any number of healthy endpoints.
+func (f Failover) mayQualify(t Tier) bool {
+	best := Tier{Verdicts: t.Endpoints, Healthy: t.Healthy + t.Endpoints - t.Verdicts}
+	return t.Pending || f.qualifies(best)
+}
 
 // ChooseTier returns the active tier among tiers, which are sorted by number, and the time of the next look (zero: none by time alone).
 //
 //  1. A pinned tier is active.
-//  2. The best tier is the first that qualifies. While a better one is unsettled it may not win a race at the start: the active tier stays while it
-//     qualifies, and else the first tier that has, or waits for, endpoints is active. Where none was active before, a newcomer changes nothing until it is judged.
+//  2. The best tier is the first that qualifies. While a better one may still qualify, the best wins no race against it:
+//     the active tier stays where it qualifies, and where it may while no better tier has a healthy endpoint. Else the first
+//     tier that has, or waits for, endpoints is active. Where none was active, endpoints without a verdict change nothing.
 //  3. Where no tier qualifies, none is active.
 //  4. An active tier that no longer qualifies hands over to the best at once.
 //  5. From one that does, a better tier takes over once it has qualified for FailbackDelay, and never where failback is Manual.
 func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierState, time.Time) {
-	next := TierState{Since: map[int32]time.Time{}}
-	var first, best *Tier
-	var active *Tier // the previous one, where it still qualifies
-	blocked := false
-	for i := range tiers {
-		t := &tiers[i]
-		if first == nil && (t.Endpoints > 0 || t.Pending) {
-			first = t
-		}
-		if !f.qualifies(*t) {
-			blocked = blocked || best == nil && !t.settled()
-			continue
-		}
-		next.Since[t.Number] = now
-		if since, ok := prev.Since[t.Number]; ok {
-			next.Since[t.Number] = since
-		}
-		if best == nil {
-			best = t
-		}
-		if prev.Active != nil && *prev.Active == t.Number {
-			active = t
-		}
+	next := TierState{Since: f.qualifiedSince(tiers, prev, now)}
+	best := slices.IndexFunc(tiers, f.qualifies)
+	better := tiers[:max(best, 0)]
+	if best < 0 {
+		better = tiers
 	}
+	stays := false // the active tier still qualifies
+	if prev.Active != nil {
+		_, stays = next.Since[*prev.Active]
+	}
+
 	switch {
 	case f.Pinned != nil:
 		next.Active = new(*f.Pinned)
-	case blocked && active != nil:
-		next.Active = new(active.Number)
-	case blocked && prev.None:
-		next.None = true
-	case blocked:
-		next.Active, next.Unjudged = new(first.Number), true
-	case best == nil: // none qualifies
-		next.None = first != nil
-	case active == nil:
-		next.Active = new(best.Number)
+	case slices.ContainsFunc(better, f.mayQualify) && stays:
+		next.Active = prev.Active
+	case slices.ContainsFunc(better, f.mayQualify):
+		f.await(better, prev, &next)
+	case best < 0:
+		next.None = slices.ContainsFunc(tiers, Tier.expected)
+	case !stays:
+		next.Active = new(tiers[best].Number)
 	default:
-		number, look := failback(f, active.Number, next.Since, now)
+		number, look := failback(f, *prev.Active, next.Since, now)
 		next.Active = new(number)
 		return next, look
 	}
 	return next, time.Time{}
+}
+
+// qualifiedSince tells of each tier that qualifies since when it has done so.
+func (f Failover) qualifiedSince(tiers []Tier, prev TierState, now time.Time) map[int32]time.Time {
+	since := map[int32]time.Time{}
+	for _, t := range tiers {
+		if !f.qualifies(t) {
+			continue
+		}
+		since[t.Number] = now
+		if before, ok := prev.Since[t.Number]; ok {
+			since[t.Number] = before
+		}
+	}
+	return since
+}
+
+// await is step 2 where the active tier does not qualify. tiers are those better than the best that qualifies.
+func (f Failover) await(tiers []Tier, prev TierState, next *TierState) {
+	switch {
+	case prev.None:
+		next.None = true
+	case prev.Active != nil && f.awaits(tiers, *prev.Active):
+		next.Active = prev.Active
+	default:
+		first := slices.IndexFunc(tiers, Tier.expected)
+		next.Active, next.Unjudged = new(tiers[first].Number), true
+	}
+}
+
+// awaits reports whether that tier may still qualify, and no better one has a healthy endpoint meanwhile.
+func (f Failover) awaits(tiers []Tier, number int32) bool {
+	for _, t := range tiers {
+		switch {
+		case t.Number == number:
+			return f.mayQualify(t)
+		case t.Healthy > 0:
+			return false
+		}
+	}
+	return false
 }
 
 // failback is step 5: the tier that is active now, given that active still qualifies.

@@ -50,9 +50,9 @@ type observation struct {
 	mirrors []*discoveryv1.EndpointSlice
 	// handover is what all of these publish, where the Service is being taken over, and what is left of an ExternalBackend that is gone.
 	handover []plan.Endpoint
-	// beside is what other ExternalBackends on the same Service publish, older what older ones do.
-	beside, older []plan.Endpoint
-	view          *policy.View
+	// beside is what other ExternalBackends on the same Service publish: what older ones do, and what younger ones do.
+	beside, older, younger []plan.Endpoint
+	view                   *policy.View
 	// desired is what the slices have been planned to publish.
 	desired []plan.Endpoint
 	// status is the one written last.
@@ -210,6 +210,8 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 			o.beside = append(o.beside, published...)
 			if olderThan(&sibling, b) {
 				o.older = append(o.older, published...)
+			} else {
+				o.younger = append(o.younger, published...)
 			}
 		}
 	}

@@ -391,7 +391,7 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 	candidates := m.plan.Candidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
 		Answers: names.answers(b, published, r.Resolver.Snapshot(key)), Permit: permit(o.view), Rules: o.view,
-		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Younger: o.younger, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, r.template(b, o, m, &front))
 	r.probe(b, &candidates, m)
 	m.started, m.beside, m.named = true, o.beside, candidates.Named(m.named)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/probe"
 )
@@ -430,15 +431,67 @@ func TestProtectedLater(t *testing.T) {
 	}
 }
 
-// TestPassedOn: an address that passes from one ExternalBackend on a Service to another stays as well as it was until a probe says otherwise.
-func TestPassedOn(t *testing.T) {
-	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
-	service := &corev1.Service{
+// theirService is a Service that someone else made, for serviceRef.
+func theirService() *corev1.Service {
+	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, UID: "uid-of-theirs"},
 		Spec: corev1.ServiceSpec{
 			ClusterIP: "10.96.0.9", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
 	}
+}
+
+// TestLeavingGivesWay: an address that drains at one ExternalBackend on a Service is free for another one, older or younger.
+func TestLeavingGivesWay(t *testing.T) {
+	spec := strings.Replace(literalSpec, "{ports", "{serviceRef: {name: theirs}, drainSeconds: 600, ports", 1)
+	service := theirService()
+	sibling := func(name string, drainUntil time.Time) []client.Object {
+		b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: "uid-of-sibling"}}
+		b.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
+		leaving := !drainUntil.IsZero()
+		e := plan.Endpoint{
+			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"), Ports: []plan.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
+			Ready: !leaving, Serving: true, Terminating: leaving, DrainUntil: drainUntil,
+		}
+		slice := plan.Slices(plan.SliceTemplate{
+			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100, Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+		}, []plan.Endpoint{e}, nil).Create[0]
+		slice.UID = "uid-of-sibling-1"
+		return []client.Object{b, slice}
+	}
+
+	t.Run("ours takes an older one's", func(t *testing.T) {
+		w := newWorld(t, append(sibling("bar", time.Now().Add(10*time.Minute)), service.DeepCopy())...)
+		verdict(probe.Healthy, 1, 3)(w)
+		w.spec(spec)
+		w.settle()
+		if n := w.backend().Status.Endpoints.Ready; n != 2 {
+			t.Errorf("%d of 2 healthy targets are ready while an older ExternalBackend lets one of them go", n)
+		}
+	})
+	t.Run("a younger one takes ours", func(t *testing.T) {
+		w := newWorld(t, service.DeepCopy())
+		verdict(probe.Healthy, 1, 3)(w)
+		w.spec(spec)
+		w.settle()
+		w.spec(strings.Replace(spec, "{name: a, address: 203.0.113.1}, ", "", 1))
+		w.settle()
+		draining := w.endpoints()[netip.MustParseAddr("203.0.113.1")]
+		if !draining.Terminating {
+			t.Fatalf("what has left spec is published as %+v", draining)
+		}
+		for _, o := range sibling("zoo", time.Time{}) {
+			w.ok(w.live.Create(t.Context(), o))
+		}
+		w.settle()
+		w.state() // wants every address to stand once
+	})
+}
+
+// TestPassedOn: an address that passes from one ExternalBackend on a Service to another stays as well as it was until a probe says otherwise.
+func TestPassedOn(t *testing.T) {
+	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
+	service := theirService()
 	ready := func(is bool) discoveryv1.EndpointConditions {
 		return discoveryv1.EndpointConditions{Ready: new(is), Serving: new(is), Terminating: new(false)}
 	}

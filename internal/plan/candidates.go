@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -137,8 +138,8 @@ type Input struct {
 	Status    v1alpha1.ExternalBackendStatus
 	// Beside is what other ExternalBackends on the same Service publish, or did a moment ago: an address that passes from one to another is known to be well or not.
 	Beside []Endpoint
-	// Older is what older ExternalBackends on the same Service publish.
-	Older []Endpoint
+	// Older and Younger are what older and younger ExternalBackends on the same Service publish.
+	Older, Younger []Endpoint
 	// Probes are those of the plan before, by which the addresses that have left since go on being probed, and Named its addresses, by which policy goes on judging them; nil
 	// after a restart.
 	Probes []Probe
@@ -150,7 +151,7 @@ type Input struct {
 
 // Candidates are the endpoints that may be published, each with its probe, and why others may not.
 type Candidates struct {
-	// Endpoints are in the order of spec.targets, those that are leaving last. Their conditions are for Publish to set.
+	// Endpoints are in the order of their targets' names, those that are leaving last. Their conditions are for Publish to set.
 	Endpoints []Endpoint
 	origins   []origin // parallel to Endpoints
 	// Notes are parallel to spec.targets.
@@ -237,12 +238,22 @@ func (p *Probe) same(c *Candidates, i int) bool {
 // findCandidates is [Recall.Candidates] from the beginning.
 func findCandidates(in Input) Candidates {
 	f := newFinder(in)
-	for i := range in.Backend.Spec.Targets {
+	for _, i := range byName(in.Backend.Spec.Targets) {
 		f.expand(i)
 	}
 	f.leave()
 	f.settleClaims()
 	return f.out
+}
+
+// byName returns the indexes of targets in the order of their names: the order of spec.targets belongs to nobody.
+func byName(targets []v1alpha1.Target) []int {
+	order := make([]int, len(targets))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(targets[a].Name, targets[b].Name) })
+	return order
 }
 
 // finder carries the state of one findCandidates.
@@ -552,16 +563,13 @@ func clash(a, b []Port) bool {
 
 // settleClaims is steps 3 and 4.
 func (f *finder) settleClaims() {
-	older := make(map[netip.Addr][][]Port, len(f.Older))
-	for i := range f.Older {
-		older[f.Older[i].Addr] = append(older[f.Older[i].Addr], f.Older[i].Ports)
-	}
+	siblings := f.siblingClaims()
 	f.nextClaim = make([]int32, len(f.out.Endpoints))
 	order := f.claimOrder()
 	kept := order[:0]
 	for _, i := range order {
 		e, o := &f.out.Endpoints[i], &f.out.origins[i]
-		if f.claimed(e, o, older[e.Addr]) {
+		if f.claimed(e, o, siblings[e.Addr]) {
 			o.lost = true
 			if o.target >= 0 && !e.leaving() {
 				f.out.Notes[o.target].Duplicates++
@@ -574,6 +582,28 @@ func (f *finder) settleClaims() {
 	}
 	f.truncate(kept)
 	f.out.drop()
+}
+
+// siblingClaim is what another ExternalBackend publishes at an address. overLeaving: it wins only over what is leaving.
+type siblingClaim struct {
+	ports       []Port
+	overLeaving bool
+}
+
+// siblingClaims are the claims that win over ours, by address: an older one over all, but only over what is leaving where
+// it is leaving itself; a younger one that stays only over what is leaving.
+func (f *finder) siblingClaims() map[netip.Addr][]siblingClaim {
+	claims := make(map[netip.Addr][]siblingClaim, len(f.Older)+len(f.Younger))
+	for i := range f.Older {
+		e := &f.Older[i]
+		claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overLeaving: e.leaving()})
+	}
+	for i := range f.Younger {
+		if e := &f.Younger[i]; !e.leaving() {
+			claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overLeaving: true})
+		}
+	}
+	return claims
 }
 
 // claimOrder is the order in which candidates claim their places: the winner first.
@@ -596,14 +626,16 @@ func (f *finder) claimOrder() []int32 {
 	return order
 }
 
-// claimed: an older ExternalBackend, or one of those kept, leads the same Service port to the same ip:port.
-func (f *finder) claimed(e *Endpoint, o *origin, older [][]Port) bool {
+// claimed reports whether a sibling that wins, or one of those kept, leads the same Service port to the same ip:port.
+func (f *finder) claimed(e *Endpoint, o *origin, siblings []siblingClaim) bool {
 	for i := f.at[o.place].claim; i >= 0; i = f.nextClaim[i] {
 		if clash(f.out.Endpoints[i].Ports, e.Ports) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(older, func(p []Port) bool { return clash(p, e.Ports) })
+	return slices.ContainsFunc(siblings, func(c siblingClaim) bool {
+		return (!c.overLeaving || e.leaving()) && clash(c.ports, e.Ports)
+	})
 }
 
 // truncate is step 4; kept are in the order of their claims.
@@ -615,11 +647,14 @@ func (f *finder) truncate(kept []int32) {
 		_, stands := f.Published.at(f.out.origins[i].place, f.out.Endpoints[i].Ports)
 		return !stands
 	}
-	slices.SortStableFunc(kept, func(a, b int32) int { return compareBool(fresh(a), fresh(b)) })
+	slices.SortStableFunc(kept, func(a, b int32) int {
+		leaving := compareBool(f.out.Endpoints[a].leaving(), f.out.Endpoints[b].leaving())
+		return cmp.Or(leaving, compareBool(fresh(a), fresh(b)))
+	})
 	for _, i := range kept[f.Max:] {
-		o := &f.out.origins[i]
+		e, o := &f.out.Endpoints[i], &f.out.origins[i]
 		o.lost = true
-		if o.target >= 0 {
+		if o.target >= 0 && !e.leaving() {
 			f.out.Notes[o.target].Truncated++
 		}
 	}

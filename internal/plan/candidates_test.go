@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +41,76 @@ func TestOthersDoNotLeave(t *testing.T) {
 	published := Published(inSlices(at("former", "203.0.113.2"), at("primary", "203.0.113.1")), at("primary", "203.0.113.3"), at("standby", "203.0.113.4"))
 	c := findCandidates(drained(published, v1alpha1.Target{Name: "primary", Address: "203.0.113.4"}))
 	expect(t, c.Endpoints, "primary 203.0.113.4", "former 203.0.113.2 leaves", "primary 203.0.113.1 leaves")
+}
+
+// TestLeavingAtTheBound: where there is no room for all, new addresses of a name come before those that leave it.
+func TestLeavingAtTheBound(t *testing.T) {
+	in := drained(standing(at("pool", "203.0.113.1"), at("pool", "203.0.113.2")), poolTarget)
+	in.Max = 3
+	in.Answers = map[string]Answer{"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3")}, {IP: netip.MustParseAddr("203.0.113.4")}}}}
+	c := findCandidates(in)
+	expect(t, c.Endpoints, "pool 203.0.113.3", "pool 203.0.113.4", "pool 203.0.113.1 leaves")
+	if n := c.Notes[0].Truncated; n != 0 {
+		t.Errorf("%d addresses are reported as truncated, none of which the name has", n)
+	}
+}
+
+// TestDuplicatesByName: the target whose name comes first wins, wherever it stands in spec.
+func TestDuplicatesByName(t *testing.T) {
+	for _, order := range []string{"b a", "a b"} {
+		var targets []v1alpha1.Target
+		for name := range strings.FieldsSeq(order) {
+			targets = append(targets, v1alpha1.Target{Name: name, Address: "203.0.113.1"})
+		}
+		c := findCandidates(drained(standing(), targets...))
+		expect(t, c.Endpoints, "a 203.0.113.1")
+		if loser := strings.Index(order, "b") / 2; c.Notes[loser].Duplicates != 1 {
+			t.Errorf("with %q the notes are %+v", order, c.Notes)
+		}
+	}
+}
+
+// TestSiblingClaims: of what two ExternalBackends on one Service claim, a leaving address loses, else the younger one's.
+func TestSiblingClaims(t *testing.T) {
+	const stays, leaves = "stays", "leaves"
+	for _, tt := range []struct {
+		ours, sibling string
+		older         bool // the sibling is
+		kept          bool // ours is
+	}{
+		{stays, stays, true, false},
+		{stays, stays, false, true},
+		{stays, leaves, true, true},
+		{stays, leaves, false, true},
+		{leaves, stays, true, false},
+		{leaves, stays, false, false},
+		{leaves, leaves, true, false},
+		{leaves, leaves, false, true},
+	} {
+		var targets []v1alpha1.Target
+		want := []string{"ours 203.0.113.1 leaves"}
+		if tt.ours == stays {
+			targets = []v1alpha1.Target{{Name: "ours", Address: "203.0.113.1"}}
+			want = []string{"ours 203.0.113.1"}
+		}
+		if !tt.kept {
+			want = nil
+		}
+		in := drained(standing(at("ours", "203.0.113.1")), targets...)
+		sibling := []Endpoint{at("theirs", "203.0.113.1")}
+		if tt.sibling == leaves {
+			sibling[0].DrainUntil, sibling[0].Terminating = testNow.Add(time.Minute), true
+		}
+		if tt.older {
+			in.Older = sibling
+		} else {
+			in.Younger = sibling
+		}
+		t.Run(fmt.Sprintf("ours %s, sibling %s, older: %t", tt.ours, tt.sibling, tt.older), func(t *testing.T) {
+			c := findCandidates(in)
+			expect(t, c.Endpoints, want...)
+		})
+	}
 }
 
 func expect(t *testing.T, endpoints []Endpoint, want ...string) {

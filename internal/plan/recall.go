@@ -43,9 +43,10 @@ type heldSlice struct {
 //
 //  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy allows and whose family the Service serves.
 //  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy refuses it.
-//  3. Of two claimants of one ip:port for one Service port one wins whole: an older ExternalBackend's, then the lower tier, then Active before Draining, then the
-//     order in spec; a leaving address loses to all.
-//  4. At most Max endpoints are published; what is published already stays first.
+//  3. Of two claimants of one ip:port for one Service port one wins whole: an older ExternalBackend's, then the lower tier,
+//     then Active before Draining, then the target's name. A leaving address loses to all others, a younger
+//     ExternalBackend's included.
+//  4. At most Max endpoints are published: first what is published already, then what is new, last what is leaving.
 //
 // Slices of the template are to hold them. They are good until the next call: Publish writes their conditions, be they recalled or new.
 func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {

@@ -55,10 +55,12 @@ func cutOutcome(err error) outcome {
 	}
 }
 
-// dialOutcome is the outcome of a probe that failed at once, for want of a socket or of a connection that could be begun. EACCES is this host's own policy then: a
-// route that prohibits, or a filter of system calls.
+// dialOutcome is the outcome of a probe that failed at once, for want of a socket or of a
+// connection that could be begun. Where this host itself has no route (ENETUNREACH), or its policy
+// forbids the connection (EACCES: a route that prohibits, or a filter of system calls), the target
+// was not asked.
 func dialOutcome(err error) outcome {
-	if errors.Is(err, syscall.EACCES) {
+	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENETUNREACH) {
 		return outcome{}
 	}
 	return socketOutcome(err)

@@ -432,7 +432,7 @@ func TestSocketOutcomes(t *testing.T) {
 	for err, want := range map[error]outcome{
 		syscall.ECONNREFUSED: failed(ReasonConnectionRefused), syscall.ECONNRESET: failed(ReasonConnectionReset),
 		syscall.EPIPE: failed(ReasonConnectionReset), syscall.ETIMEDOUT: failed(ReasonTimeout),
-		syscall.EHOSTUNREACH: failed(ReasonUnreachable), syscall.ENETUNREACH: failed(ReasonUnreachable),
+		syscall.EHOSTUNREACH: failed(ReasonUnreachable), // of an ARP that is not answered, for one
 		os.ErrDeadlineExceeded: failed(ReasonTimeout),
 		// These say nothing about the peer.
 		syscall.EMFILE: {}, syscall.ENFILE: {}, syscall.ENOBUFS: {}, syscall.ENOMEM: {}, syscall.EADDRNOTAVAIL: {},
@@ -444,12 +444,15 @@ func TestSocketOutcomes(t *testing.T) {
 			}
 		}
 	}
-	// Over IPv6, Linux makes EACCES of a firewall's answer (ICMPv6 "administratively prohibited") and of a prohibiting route of its own.
-	if got := socketOutcome(syscall.EACCES); got != failed(ReasonUnreachable) {
-		t.Errorf("a firewall prohibits it: %+v", got)
-	}
-	if got := dialOutcome(syscall.EACCES); got != (outcome{}) {
-		t.Errorf("this host prohibits it: %+v", got)
+	// A router or firewall can say these of the target, in ICMP. Before anything is sent it is this
+	// host that says them: it has no route, or a prohibiting one.
+	for _, err := range []error{syscall.ENETUNREACH, syscall.EACCES} {
+		if got := socketOutcome(err); got != failed(ReasonUnreachable) {
+			t.Errorf("%v on the way: %+v", err, got)
+		}
+		if got := dialOutcome(err); got != (outcome{}) {
+			t.Errorf("%v at once: %+v", err, got)
+		}
 	}
 }
 

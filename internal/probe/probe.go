@@ -80,7 +80,7 @@ const (
 	ReasonConnectionRefused     = "ConnectionRefused"     // nobody listens
 	ReasonConnectionReset       = "ConnectionReset"       // the peer reset the connection
 	ReasonTimeout               = "Timeout"               // no answer within the timeout
-	ReasonUnreachable           = "Unreachable"           // no route, or a router or firewall says so
+	ReasonUnreachable           = "Unreachable"           // a router or firewall says so, or ARP is not answered
 	ReasonTLSVerificationFailed = "TLSVerificationFailed" // the peer's certificate is not trusted for the name
 	ReasonTLSHandshakeFailed    = "TLSHandshakeFailed"    // no TLS session, for any other cause
 	ReasonUnexpectedStatus      = "UnexpectedStatus"      // an HTTP or gRPC status other than the expected ones

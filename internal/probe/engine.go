@@ -19,6 +19,7 @@ type Engine struct {
 	due    queue[*target] // targets by what is next: a probe, or a return that was held back
 	stale  []*target      // their probes in flight and kept connections have lost their meaning
 	net    network        // nil while the engine doesn't run
+	sight  sight
 }
 
 // owner is one check with its targets.
@@ -38,6 +39,7 @@ type target struct {
 	Endpoint
 	owner   *owner
 	machine machine
+	witness witness
 	heap    int32   // place in Engine.due
 	gone    bool    // no longer wanted
 	waiting bool    // in one of the loop's lines
@@ -55,6 +57,8 @@ type target struct {
 
 func (t *target) place() *int32 { return &t.heap }
 
+func (t *target) origin() origin { return originOf(t.owner.key, t.ID.Addr) }
+
 func (t *target) phase() uint64 { return phaseOf(t.owner.key, t.ID) }
 
 // New returns an engine that records what Sync tells it, and probes once it is started.
@@ -68,6 +72,7 @@ func New(options Options) *Engine {
 		metrics: newMetrics(options.Registerer),
 		epoch:   time.Now().Add(-epochOffset),
 		owners:  map[types.NamespacedName]*owner{},
+		sight:   sight{threshold: options.BlindThreshold},
 	}
 }
 
@@ -87,6 +92,7 @@ func (e *Engine) States(owner types.NamespacedName) []State {
 	states := make([]State, len(o.targets))
 	for i, t := range o.targets {
 		states[i] = t.machine.state()
+		states[i].Blind = e.sight.blind && t.witness.last == silence && t.machine.verdict != Unhealthy
 	}
 	return states
 }
@@ -204,11 +210,13 @@ func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 func (e *Engine) enlistLocked(t *target) {
 	now := e.now()
 	t.machine = newMachine(t.Seed, t.owner.rules, t.phase(), now)
+	e.sight.judged(&t.witness, t.origin(), t.Seed == Healthy)
 	e.scheduleLocked(t, now)
 }
 
 func (e *Engine) retireLocked(t *target) {
 	e.due.remove(t)
+	e.sight.gone(&t.witness, t.origin())
 	e.dropLocked(t)
 }
 
@@ -222,6 +230,7 @@ func (e *Engine) updateLocked(t *target, endpoint *Endpoint, news change) bool {
 		t.machine = t.machine.forgetCounts()
 	}
 	if news == question || t.owner.suspended {
+		e.sight.forget(&t.witness, t.origin())
 		e.dropLocked(t)
 	}
 	if news > nothing {
@@ -247,12 +256,21 @@ func (e *Engine) scheduleLocked(t *target, now instant) {
 	if !t.waiting {
 		t.due = never
 		if !t.owner.suspended {
-			t.due = t.machine.next(t.owner.rules, t.phase(), now)
+			t.due = e.nextLocked(t, now)
 		}
 		e.due.set(t, min(t.due, t.machine.wake()))
 		return
 	}
 	e.due.set(t, t.machine.wake())
+}
+
+// nextLocked says when t's next probe begins. A prober that is blind asks who is silent no more
+// often than who answers.
+func (e *Engine) nextLocked(t *target, now instant) instant {
+	if e.sight.blind && t.witness.last == silence {
+		return t.machine.steady(t.owner.rules, t.phase(), now)
+	}
+	return t.machine.next(t.owner.rules, t.phase(), now)
 }
 
 // Start probes until ctx ends, and returns once every probe has ended and every connection is closed. An engine runs

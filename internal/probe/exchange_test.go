@@ -432,7 +432,7 @@ func TestSocketOutcomes(t *testing.T) {
 	for err, want := range map[error]outcome{
 		syscall.ECONNREFUSED: failed(ReasonConnectionRefused), syscall.ECONNRESET: failed(ReasonConnectionReset),
 		syscall.EPIPE: failed(ReasonConnectionReset), syscall.ETIMEDOUT: failed(ReasonTimeout),
-		syscall.EHOSTUNREACH: failed(ReasonUnreachable), // of an ARP that is not answered, for one
+		syscall.EHOSTUNREACH:   failed(ReasonUnreachable), // of an ARP that is not answered, for one
 		os.ErrDeadlineExceeded: failed(ReasonTimeout),
 		// These say nothing about the peer.
 		syscall.EMFILE: {}, syscall.ENFILE: {}, syscall.ENOBUFS: {}, syscall.ENOMEM: {}, syscall.EADDRNOTAVAIL: {},

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -105,6 +106,7 @@ type loop struct {
 	line    fair.Line[*target] // targets whose probe is due and finds no room, by namespace, so that nobody waits for all that somebody else wants probed
 	silent  *silentRoom        // where those that are silent or slow wait, and what of the room they hold
 	ended   []*attempt         // not settled yet
+	overdue []*attempt         // unanswered for long, which is to be noted
 	begun   []*attempt         // not handed to the network yet, or to be handed to it again
 	notify  map[types.NamespacedName]struct{}
 	looked  instant // when the schedule was last looked at
@@ -150,6 +152,7 @@ func (l *loop) turn() {
 	for _, t := range happened.hints {
 		l.hintLocked(t, now)
 	}
+	l.noteOverdueLocked()
 	if look {
 		l.lineUpLocked(now)
 	}
@@ -229,9 +232,11 @@ func (l *loop) expire(now instant) {
 		case l.joinsSilent(a):
 			a.target.silent = true
 			l.flights.set(a, a.deadline)
+			l.overdue = append(l.overdue, a)
 		default:
 			a.target.silent = true
 			l.preempt(a)
+			l.overdue = append(l.overdue, a)
 		}
 	}
 }
@@ -302,7 +307,7 @@ func (l *loop) settleLocked(a *attempt, now instant) {
 	if o.result == success {
 		t.usual = now - a.started
 	}
-	l.stepLocked(t, t.machine.end(t.owner.rules, a.serial, o, now))
+	l.stepLocked(t, l.endLocked(a, o, now))
 	if a.preempted {
 		l.queueLocked(t, now)
 	}
@@ -317,6 +322,106 @@ func (l *loop) stepLocked(t *target, next machine) {
 		l.notify[t.owner.key] = struct{}{}
 	}
 	t.machine = next
+	if healthy := next.verdict == Healthy; healthy != t.witness.healthy {
+		l.sight.judged(&t.witness, t.origin(), healthy)
+	}
+}
+
+// endLocked returns the machine of a's target after its outcome. Silence counts where this host is
+// seen to hear from others.
+func (l *loop) endLocked(a *attempt, o outcome, now instant) machine {
+	t := a.target
+	rules := t.owner.rules
+	switch {
+	case o.result == unknown:
+	case o.silent():
+		l.unansweredLocked(t, a.started)
+		if l.sight.blind {
+			o = outcome{}
+		}
+	default:
+		l.answeredLocked(t, now)
+	}
+	next := t.machine.end(rules, a.serial, o, now)
+	if !o.silent() || !t.machine.condemned(next) || l.sight.believes(&t.witness, a.started, now) {
+		return next
+	}
+	next = t.machine.end(rules, a.serial, outcome{}, now)
+	if l.sight.blind {
+		l.turnBlindLocked()
+	} else {
+		next.doubtful = true
+	}
+	return next
+}
+
+// answeredLocked takes an answer of t for evidence that this host is not blind.
+func (l *loop) answeredLocked(t *target, now instant) {
+	if l.sight.blind && t.witness.last == silence {
+		l.notify[t.owner.key] = struct{}{}
+	}
+	l.sight.answered(&t.witness, t.origin(), now)
+	if l.sight.returns(now) {
+		l.turnSightedLocked(now)
+	}
+}
+
+// unansweredLocked takes the silence of t since started for evidence that it is.
+func (l *loop) unansweredLocked(t *target, started instant) {
+	if l.sight.blind && t.witness.last != silence {
+		l.notify[t.owner.key] = struct{}{}
+	}
+	l.sight.unanswered(&t.witness, t.origin(), started)
+}
+
+// noteOverdueLocked notes who has been silent for long, before any timeout is over.
+func (l *loop) noteOverdueLocked() {
+	for _, a := range l.overdue {
+		if t := a.target; !t.gone && !t.owner.suspended && a.handler == t.owner.handler {
+			l.unansweredLocked(t, a.started)
+		}
+	}
+	clear(l.overdue)
+	l.overdue = l.overdue[:0]
+}
+
+// turnBlindLocked tells that the prober has come to take itself for blind.
+func (l *loop) turnBlindLocked() {
+	l.tellSightLocked()
+	for key, o := range l.owners {
+		if slices.ContainsFunc(o.targets, func(t *target) bool { return t.witness.last == silence }) {
+			l.notify[key] = struct{}{}
+		}
+	}
+}
+
+// turnSightedLocked has everybody judged anew who was silent while the prober was blind.
+func (l *loop) turnSightedLocked(now instant) {
+	l.tellSightLocked()
+	for key, o := range l.owners {
+		for _, t := range o.targets {
+			if t.witness.last != silence {
+				continue
+			}
+			l.notify[key] = struct{}{}
+			l.sight.forget(&t.witness, t.origin())
+			t.machine = t.machine.forgetCounts()
+			l.scheduleLocked(t, now)
+		}
+	}
+}
+
+func (l *loop) tellSightLocked() {
+	blind, silent, healthy := l.sight.blind, l.sight.silent.n, l.sight.healthy.n
+	gauge := 0.0
+	if blind {
+		gauge = 1
+	}
+	l.metrics.blind.Set(gauge)
+	l.options.Log.Info("The prober's sight has changed", "blind", blind, "silent", silent, "healthy", healthy)
+	if l.options.Blind != nil {
+		l.options.Blind(blind, silent, healthy)
+	}
 }
 
 // hintLocked has t probed at once, if no probe of it runs anyway.

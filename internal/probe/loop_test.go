@@ -1101,7 +1101,7 @@ func TestLatenessIsMeasured(t *testing.T) {
 		}
 		want := []string{
 			"externalbackend_probe_duration_seconds", "externalbackend_probe_lateness_seconds",
-			"externalbackend_probe_total", "externalbackend_probes_in_flight",
+			"externalbackend_probe_total", "externalbackend_prober_blind", "externalbackend_probes_in_flight",
 		}
 		if diff := cmp.Diff(want, names); diff != "" {
 			t.Error(diff)

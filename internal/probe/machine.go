@@ -40,6 +40,9 @@ type outcome struct {
 	reason string
 }
 
+// silent reports whether the peer has not answered at all.
+func (o outcome) silent() bool { return o.reason == ReasonTimeout || o.reason == ReasonUnreachable }
+
 func failed(reason string) outcome { return outcome{result: failure, reason: reason} }
 
 // machine is the threshold machine of one endpoint. Its methods are pure: they take the rules and the time, and the next
@@ -64,6 +67,7 @@ type machine struct {
 
 	recoveries [2]instant // the last two bare ones, the older first
 	returned   instant    // when a recovery was last told
+	doubtful   bool       // a silence that would have made it Unhealthy was not believed
 	flapping   bool       // a return was held back, and the last recovery is less than dampWindow ago
 	probed     bool
 }
@@ -105,7 +109,7 @@ func (m machine) end(r rules, serial uint32, o outcome, now instant) machine {
 	switch o.result {
 	case success:
 		m.probed = true
-		m.failures, m.others = 0, 0
+		m.failures, m.others, m.doubtful = 0, 0, false
 		m.fresh, m.cleared = 0, m.serial
 		if m.bare != Healthy {
 			if m.successes++; int(m.successes) >= r.rise {
@@ -119,7 +123,7 @@ func (m machine) end(r rules, serial uint32, o outcome, now instant) machine {
 		if m.bare != Unhealthy {
 			if m.failures++; int(m.failures) >= r.fall {
 				m.bare, m.verdict, m.reason = Unhealthy, Unhealthy, o.reason
-				m.failures, m.others = 0, 0
+				m.failures, m.others, m.doubtful = 0, 0, false
 			}
 		}
 	}
@@ -174,9 +178,12 @@ func (m machine) blame(r rules, reason string) machine {
 // forgetCounts makes the machine ready for a check that asks something else: what was counted says nothing about it, the
 // verdict stays.
 func (m machine) forgetCounts() machine {
-	m.failures, m.successes, m.others = 0, 0, 0
+	m.failures, m.successes, m.others, m.doubtful = 0, 0, 0, false
 	return m
 }
+
+// condemned reports whether after, which comes of m, makes the endpoint Unhealthy.
+func (m machine) condemned(after machine) bool { return m.bare != Unhealthy && after.bare == Unhealthy }
 
 // next says when the next probe begins, never where first one in flight has to end. phase is the endpoint's.
 //
@@ -187,7 +194,7 @@ func (m machine) next(r rules, phase uint64, now instant) instant {
 	var doubt, room bool
 	switch m.bare {
 	case Healthy:
-		doubt = m.failures > 0 || m.fresh > 0
+		doubt = m.failures > 0 || m.fresh > 0 || m.doubtful
 		room = int(m.failures+m.inFlight) < r.fall
 	case Unhealthy:
 		doubt = m.successes > 0
@@ -204,6 +211,14 @@ func (m machine) next(r rules, phase uint64, now instant) instant {
 	default:
 		return slot(max(m.last, now), r.period, phase)
 	}
+}
+
+// steady is next without any doubt: one probe begins in each period.
+func (m machine) steady(r rules, phase uint64, now instant) instant {
+	if m.inFlight > 0 {
+		return never
+	}
+	return slot(max(m.last, now), r.period, phase)
 }
 
 // wake says when settle has something to do, never where it has nothing.

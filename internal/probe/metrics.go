@@ -12,6 +12,7 @@ type metrics struct {
 	duration [kinds]prometheus.Observer
 	lateness prometheus.Histogram
 	inFlight prometheus.Gauge
+	blind    prometheus.Gauge
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -34,6 +35,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "externalbackend_probes_in_flight",
 			Help: "Probes that have begun and not ended.",
 		}),
+		blind: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "externalbackend_prober_blind",
+			Help: "1 while nearly all endpoints are silent, so that silence makes none Unhealthy; else 0.",
+		}),
 	}
 	for k := range kinds {
 		m.duration[k] = duration.WithLabelValues(k.String())
@@ -42,7 +47,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}
 	}
 	if registerer != nil {
-		registerer.MustRegister(total, duration, m.lateness, m.inFlight)
+		registerer.MustRegister(total, duration, m.lateness, m.inFlight, m.blind)
 	}
 	return m
 }

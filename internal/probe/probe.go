@@ -5,9 +5,9 @@
 //
 //	Sync -> schedule -> admission -> network -> exchange -> machine -> Notify, States
 //
-// Three pure parts carry the meaning and know neither sockets nor clocks: machine (counts, confirmation, damping),
-// slot (when an endpoint's regular probes begin) and the exchanges (what is said to a peer and how its bytes are
-// judged). The network is the only part that does I/O: epoll on Linux, a goroutine per probe elsewhere.
+// Four pure parts carry the meaning and know neither sockets nor clocks: machine (counts, confirmation, damping),
+// sight (is it the endpoints that are silent, or this host?), slot (when an endpoint's regular probes begin) and the
+// exchanges (what is said to a peer and how its bytes are judged). The network is the only part that does I/O: epoll on Linux, a goroutine per probe elsewhere.
 //
 // What could not be probed is unknown and never a failure.
 package probe
@@ -93,6 +93,7 @@ type State struct {
 	Verdict  Verdict
 	Reason   string // of an Unhealthy verdict, one of the Reason constants; "" for a seeded one
 	Flapping bool   // the verdict is Unhealthy while the damping of an endpoint that keeps recovering holds
+	Blind    bool   // it is silent, and not Unhealthy for that because the prober takes itself for blind
 	Probed   bool   // a probe has ended with success or failure since the endpoint was first synced
 }
 
@@ -167,7 +168,14 @@ type Options struct {
 	MaxConcurrent int
 	// Permit is asked right before each probe with the address that is dialled; after an error nothing is dialled and
 	// the verdict stays. It is called by the engine's loop and must not block. nil permits everything.
-	Permit     func(owner types.NamespacedName, addr netip.AddrPort) error
+	Permit func(owner types.NamespacedName, addr netip.AddrPort) error
+	// BlindThreshold is the percentage of the endpoints that fall silent together where the engine
+	// takes itself for blind, and nobody for Unhealthy by silence. 0: it never does.
+	BlindThreshold int
+	// Blind is told when the engine comes to take itself for blind, and when it does so no longer:
+	// how many endpoints are silent, of how many that are Healthy. It is called by the engine's
+	// loop and must not block; it may be nil.
+	Blind      func(blind bool, silent, healthy int)
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        logr.Logger
 }

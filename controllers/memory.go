@@ -51,6 +51,7 @@ type memory struct {
 	status     *v1alpha1.ExternalBackendStatus
 	statusTime time.Time
 	told       *told
+	targets    plan.TargetMemory
 	events     eventBudget
 
 	// dial tells under which name an address may be dialled; the probing engine asks at any time.

@@ -32,7 +32,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 }
 
 // endpoints sets the series of one ExternalBackend.
-func (m *Metrics) endpoints(key types.NamespacedName, counts map[v1alpha1.ObservedState]int) {
+func (m *Metrics) endpoints(key types.NamespacedName, counts map[v1alpha1.TargetState]int) {
 	for _, state := range plan.EndpointStates {
 		m.byState.WithLabelValues(key.Namespace, key.Name, string(state)).Set(float64(counts[state]))
 	}
@@ -51,9 +51,9 @@ func (m *Metrics) transitions(news []transition) {
 		}
 		switch t.is.Verdict {
 		case probe.Healthy:
-			m.changes.WithLabelValues(string(v1alpha1.ObservedStateHealthy)).Inc()
+			m.changes.WithLabelValues(string(v1alpha1.TargetStateHealthy)).Inc()
 		case probe.Unhealthy:
-			m.changes.WithLabelValues(string(v1alpha1.ObservedStateUnhealthy)).Inc()
+			m.changes.WithLabelValues(string(v1alpha1.TargetStateUnhealthy)).Inc()
 		}
 	}
 }

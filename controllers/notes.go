@@ -76,7 +76,8 @@ func noteForeignRemoved(kind, name string) note {
 // conditionNotes tell which conditions went wrong with this status.
 func conditionNotes(before, after []metav1.Condition) []note {
 	var out []note
-	for _, t := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionPermitted, v1alpha1.ConditionNamesResolved, v1alpha1.ConditionProgrammed} {
+	for _, t := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionPermitted,
+		v1alpha1.ConditionNamesResolved, v1alpha1.ConditionProgrammed} {
 		was, is := meta.FindStatusCondition(before, t), meta.FindStatusCondition(after, t)
 		if is == nil || is.Status != metav1.ConditionFalse || was != nil && was.Status == is.Status && was.Reason == is.Reason {
 			continue

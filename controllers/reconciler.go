@@ -207,14 +207,14 @@ func (o *outcome) fail(reason, message string, err error) {
 
 // program does all that spec and observation ask for, but for status.
 func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
-	out := outcome{status: plan.StatusInput{Backend: b, Before: o.status, Now: r.now()}}
+	out := outcome{status: plan.StatusInput{Backend: b, Before: o.status, Known: m.targets, Now: r.now()}}
 	if out.status.Invalid = plan.Validate(b, o.service); out.status.Invalid != "" {
 		r.withdrawRefused(ctx, b, o, m, &out)
 		return out
 	}
 	m.refs = r.readReferences(ctx, b, m.refs)
 	out.next = m.refs.next(b)
-	out.status.RefNotFound = m.refs.missing
+	out.status.References = &m.refs.problem
 	switch conflict := r.conflict(b, o); {
 	case conflict == "" && !b.DeletionTimestamp.IsZero(): // nothing is made anew
 	case conflict == "":

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
 )
 
 const (
@@ -36,9 +37,10 @@ type references struct {
 	certificate          *tls.Certificate
 	// The identities are digests of what was read.
 	checkIdentity, dnsIdentity string
-	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; missing says what, for users, where it is for them to mend.
+	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; problem says what, for users, where it
+	// is for them to mend.
 	checkMissing, dnsMissing bool
-	missing                  string
+	problem                  plan.References
 
 	generation   int64
 	read         time.Time
@@ -52,7 +54,7 @@ func (r *references) wait() time.Duration {
 	switch {
 	case r.failures > 0:
 		return min(referenceRetry<<min(r.failures-1, 10), referencePeriod)
-	case r.missing != "" && r.read.Sub(r.missingSince) < missingFresh:
+	case r.problem.Reason != "" && r.read.Sub(r.missingSince) < missingFresh:
 		return referenceRetry
 	default:
 		return referencePeriod
@@ -114,7 +116,7 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 		out.dnsIdentity = dns.identity()
 	}
 	out.checkMissing, out.dnsMissing = !check.complete(), !dns.complete()
-	out.missing = cmp.Or(check.missing, dns.missing)
+	out.problem = cmp.Or(check.problem, dns.problem)
 	if err := cmp.Or(check.err, dns.err); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Can't read a reference, what was read before stays")
 		failures := before.failures + 1
@@ -124,25 +126,25 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 		out.failures = failures
 	}
 	out.read = r.now()
-	if out.missingSince = out.read; before.missing != "" && before.generation == b.Generation {
+	if out.missingSince = out.read; before.problem.Reason != "" && before.generation == b.Generation {
 		out.missingSince = before.missingSince
 	}
 	return out
 }
 
-// referenceReader reads references one by one and remembers the first that is missing.
+// referenceReader reads references one by one and remembers the first that can't be used.
 type referenceReader struct {
 	ctx       context.Context
 	live      client.Reader
 	namespace string
 	digest    []byte
-	// missing is for users, err for what says nothing about the reference.
-	missing string
+	// problem is for users, err for what says nothing about the reference.
+	problem plan.References
 	err     error
 }
 
 // complete: nothing that was to be read is missing.
-func (r *referenceReader) complete() bool { return r.missing == "" && r.err == nil }
+func (r *referenceReader) complete() bool { return r.problem.Reason == "" && r.err == nil }
 
 // identity is the digest of all that has been read since the last call.
 func (r *referenceReader) identity() string {
@@ -156,30 +158,44 @@ func (r *referenceReader) roots(field string, ref *v1alpha1.CACertificateReferen
 	if key == "" {
 		key = "ca.crt"
 	}
-	var pem []byte
-	if ref.Kind == v1alpha1.CACertificateKindSecret {
-		var s corev1.Secret
-		if !r.get(field, "Secret", ref.Name, &s) {
-			return nil
-		}
-		pem = s.Data[key]
-	} else {
-		var c corev1.ConfigMap
-		if !r.get(field, "ConfigMap", ref.Name, &c) {
-			return nil
-		}
-		pem = []byte(c.Data[key])
-		if len(pem) == 0 {
-			pem = c.BinaryData[key]
-		}
+	kind := cmp.Or(ref.Kind, v1alpha1.CACertificateKindConfigMap)
+	pem, ok := r.data(field, kind, ref.Name, key)
+	if !ok {
+		return nil
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		r.miss("%s: key %q of %q holds no PEM certificate", field, key, ref.Name)
+		r.fail(v1alpha1.ReasonInvalidRef, "%s: key %q of %s %q holds no PEM certificate", field, key, kind, ref.Name)
 		return nil
 	}
 	r.digest = append(r.digest, pem...)
 	return pool
+}
+
+// data reads one key of a ConfigMap or Secret. It reports whether the key is there.
+func (r *referenceReader) data(field string, kind v1alpha1.CACertificateKind, name, key string) ([]byte, bool) {
+	var value []byte
+	var ok bool
+	if kind == v1alpha1.CACertificateKindSecret {
+		var s corev1.Secret
+		if !r.get(field, string(kind), name, &s) {
+			return nil, false
+		}
+		value, ok = s.Data[key]
+	} else {
+		var c corev1.ConfigMap
+		if !r.get(field, string(kind), name, &c) {
+			return nil, false
+		}
+		text, isText := c.Data[key]
+		if value, ok = c.BinaryData[key]; isText {
+			value, ok = []byte(text), true
+		}
+	}
+	if !ok {
+		r.fail(v1alpha1.ReasonInvalidRef, "%s: %s %q has no key %q", field, kind, name, key)
+	}
+	return value, ok
 }
 
 func (r *referenceReader) certificate(field string, ref *v1alpha1.SecretReference) *tls.Certificate {
@@ -189,8 +205,12 @@ func (r *referenceReader) certificate(field string, ref *v1alpha1.SecretReferenc
 	}
 	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
 	c, err := tls.X509KeyPair(crt, key)
-	if s.Type != corev1.SecretTypeTLS || err != nil { // the error may quote the key
-		r.miss("%s: Secret %q is not of type kubernetes.io/tls with a matching tls.crt and tls.key", field, ref.Name)
+	switch {
+	case s.Type != corev1.SecretTypeTLS:
+		r.fail(v1alpha1.ReasonInvalidRef, "%s: Secret %q is of type %q, not kubernetes.io/tls", field, ref.Name, s.Type)
+		return nil
+	case err != nil: // the error may quote the key
+		r.fail(v1alpha1.ReasonInvalidRef, "%s: tls.crt and tls.key of Secret %q are no certificate with its private key", field, ref.Name)
 		return nil
 	}
 	r.digest = append(append(r.digest, crt...), key...)
@@ -203,17 +223,18 @@ func (r *referenceReader) get(field, kind, name string, into client.Object) bool
 	case err == nil:
 		return true
 	case apierrors.IsNotFound(err):
-		r.miss("%s: %s %q does not exist", field, kind, name)
+		r.fail(v1alpha1.ReasonRefNotFound, "%s: %s %q does not exist in namespace %q", field, kind, name, r.namespace)
 	case apierrors.IsForbidden(err):
-		r.miss("%s: %s %q may not be read: bind the ClusterRole external-backend-reference-reader to the operator's ServiceAccount in this namespace", field, kind, name)
+		r.fail(v1alpha1.ReasonRefNotPermitted, "%s: the operator may not read %s %q: bind the ClusterRole "+
+			"external-backend-reference-reader to its ServiceAccount by a RoleBinding in namespace %q", field, kind, name, r.namespace)
 	default:
 		r.err = err
 	}
 	return false
 }
 
-func (r *referenceReader) miss(format string, args ...any) {
-	if r.missing == "" {
-		r.missing = fmt.Sprintf(format, args...)
+func (r *referenceReader) fail(reason, format string, args ...any) {
+	if r.problem.Reason == "" {
+		r.problem = plan.References{Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
 }

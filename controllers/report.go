@@ -20,7 +20,10 @@ const statusPeriod = 10 * time.Second
 // report writes the status where it has changed, and tells events and metrics. It returns when a status that was held back is due.
 func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory) (time.Time, error) {
 	before := out.status.Before
-	status := plan.Status(out.status)
+	told := plan.Status(out.status)
+	status := told.Status
+	m.targets = told.Known
+	out.next = earlier(out.next, told.Next)
 	notes := slices.Concat(out.notes, r.verdictNotes(b, status, out, m))
 	due, err := r.writeStatus(ctx, b, before, status, m)
 	if err == nil && due.IsZero() {

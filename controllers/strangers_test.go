@@ -319,7 +319,7 @@ func TestRefusedName(t *testing.T) {
 		t.Errorf("asked for: %v", w.resolver.seeds)
 	}
 	w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "pool" (`)
-	if got := w.backend().Status.Targets[0].State; got != v1alpha1.ObservedStateDenied {
+	if got := w.backend().Status.Targets[0].State; got != v1alpha1.TargetStateDenied {
 		t.Errorf("state %s", got)
 	}
 	w.reconciler.policies.defaultDeny = false

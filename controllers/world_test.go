@@ -299,6 +299,9 @@ func (w *world) state() string {
 			if c.Type == v1alpha1.ConditionHealthy {
 				continue // after a restart what was published counts as a verdict
 			}
+			if c.Reason == v1alpha1.ReasonAllUnhealthy { // for the same reason
+				c.Reason = v1alpha1.ReasonNoReadyEndpoints
+			}
 			fmt.Fprintf(&out, "%s=%s %s\n", c.Type, c.Status, c.Reason)
 		}
 	}

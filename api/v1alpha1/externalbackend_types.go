@@ -928,8 +928,8 @@ type ExternalBackendStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	OmittedTargets int32 `json:"omittedTargets,omitempty"`
 
-	// conditions are Accepted, Permitted, Resolved, Programmed, Healthy, Ready and,
-	// only where nothing gets better by itself, Stalled.
+	// conditions are Ready, Accepted, ResolvedRefs, Permitted, NamesResolved,
+	// Programmed, Healthy and, only where nothing gets better by itself, Stalled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -965,28 +965,41 @@ type EndpointCounts struct {
 	ReadyOfTotal string `json:"readyOfTotal"`
 }
 
-// ObservedState is what has become of a target.
-//
-// +kubebuilder:validation:Enum=Healthy;Unhealthy;Unknown;Unprobed;Draining;Disabled;Denied;Unresolved
-type ObservedState string
+// TargetState is what has become of a target. The set is open: a later version may
+// know more states.
+type TargetState string
 
 const (
-	// ObservedStateHealthy: every probed endpoint of the target is healthy.
-	ObservedStateHealthy ObservedState = "Healthy"
-	// ObservedStateUnhealthy: an endpoint of the target is unhealthy.
-	ObservedStateUnhealthy ObservedState = "Unhealthy"
-	// ObservedStateUnknown: there is no verdict yet.
-	ObservedStateUnknown ObservedState = "Unknown"
-	// ObservedStateUnprobed: there is no healthCheck.
-	ObservedStateUnprobed ObservedState = "Unprobed"
-	// ObservedStateDraining: spec says Draining.
-	ObservedStateDraining ObservedState = "Draining"
-	// ObservedStateDisabled: spec says Disabled.
-	ObservedStateDisabled ObservedState = "Disabled"
-	// ObservedStateDenied: policy refuses the target.
-	ObservedStateDenied ObservedState = "Denied"
-	// ObservedStateUnresolved: the target's name has no address.
-	ObservedStateUnresolved ObservedState = "Unresolved"
+	// TargetStateHealthy: every probed endpoint of the target is healthy.
+	TargetStateHealthy TargetState = "Healthy"
+	// TargetStateUnhealthy: an endpoint of the target is unhealthy.
+	TargetStateUnhealthy TargetState = "Unhealthy"
+	// TargetStateUnknown: there is no verdict yet.
+	TargetStateUnknown TargetState = "Unknown"
+	// TargetStateUnprobed: there is no healthCheck.
+	TargetStateUnprobed TargetState = "Unprobed"
+	// TargetStateDraining: adminState is Draining.
+	TargetStateDraining TargetState = "Draining"
+	// TargetStateDisabled: adminState is Disabled.
+	TargetStateDisabled TargetState = "Disabled"
+	// TargetStateDenied: policy refuses the target.
+	TargetStateDenied TargetState = "Denied"
+	// TargetStateUnresolved: the target's name has no address.
+	TargetStateUnresolved TargetState = "Unresolved"
+)
+
+// TargetHealth is the worst verdict on a target's endpoints. The set is open.
+type TargetHealth string
+
+const (
+	// TargetHealthHealthy: every endpoint is healthy.
+	TargetHealthHealthy TargetHealth = "Healthy"
+	// TargetHealthUnhealthy: an endpoint is unhealthy.
+	TargetHealthUnhealthy TargetHealth = "Unhealthy"
+	// TargetHealthUnknown: an endpoint has no verdict yet, and none is unhealthy.
+	TargetHealthUnknown TargetHealth = "Unknown"
+	// TargetHealthUnprobed: the endpoints are not probed.
+	TargetHealthUnprobed TargetHealth = "Unprobed"
 )
 
 // TargetStatus tells what has become of one target.
@@ -996,20 +1009,73 @@ type TargetStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
-	// state is Healthy, Unhealthy, Unknown, Unprobed (no healthCheck), Draining,
-	// Disabled, Denied or Unresolved.
+	// state is Healthy, Unhealthy, Unknown (no verdict yet), Unprobed (no
+	// healthCheck), Draining, Disabled, Denied or Unresolved; later versions may
+	// know more.
 	// +required
-	State ObservedState `json:"state"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	State TargetState `json:"state"`
 
-	// addresses are the target's addresses, at most 64; refused ones are not listed.
+	// health is the worst verdict on the target's endpoints, draining ones too:
+	// Healthy, Unhealthy, Unknown or Unprobed; absent where it has no endpoint.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Health TargetHealth `json:"health,omitempty"`
+
+	// tier is the target's tier. An SRV record of a worse priority is in a later one.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=127
+	Tier int32 `json:"tier"`
+
+	// endpoints counts the target's published endpoints.
+	// +required
+	Endpoints TargetEndpointCounts `json:"endpoints"`
+
+	// addresses are the first of the target's addresses, at most 8; refused ones are
+	// not listed.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=253
 	Addresses []string `json:"addresses,omitempty"`
 
-	// reason is a fixed word that tells why the state is not a good one.
+	// reason is a fixed word that tells what is wrong with the target; absent where
+	// nothing is. For an unhealthy one it is ConnectionRefused, ConnectionReset,
+	// Timeout, Unreachable, TLSUnknownAuthority, TLSNameMismatch,
+	// TLSCertificateExpired, TLSClientCertificateRequired, TLSVerificationFailed,
+	// TLSHandshakeFailed, UnexpectedStatus, UnexpectedResponse or GRPCNotServing;
+	// else ResolutionFailed, NameNotFound, ServingStale, TargetDenied,
+	// DuplicateAddress, FamilyNotServed, Truncated or Pending. Later versions may
+	// know more.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason,omitempty"`
+
+	// message says of reason what was seen, what was expected and where; absent
+	// where all is well. At most 256 characters.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Message string `json:"message,omitempty"`
+
+	// lastTransitionTime is when state changed last; absent where nobody knows.
+	// +optional
+	LastTransitionTime *metav1.Time `json:"lastTransitionTime,omitempty"`
+}
+
+// TargetEndpointCounts counts the published endpoints of one target.
+type TargetEndpointCounts struct {
+	// total is how many endpoints of the target are published.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Total int32 `json:"total"`
+
+	// ready is how many of them get traffic: a standby is Healthy with 0.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Ready int32 `json:"ready"`
 }

@@ -19,8 +19,10 @@ const (
 const (
 	// MaxStatusTargets is the most entries status.targets may have.
 	MaxStatusTargets = 64
+	// MaxTargetMessage is the most characters the message of one of these may have.
+	MaxTargetMessage = 256
 	// MaxStatusAddresses is the most addresses one entry of status.targets may have.
-	MaxStatusAddresses = 64
+	MaxStatusAddresses = 8
 )
 
 // ReasonPending is the reason of every condition whose status is Unknown: what
@@ -36,9 +38,24 @@ const (
 	// ReasonInvalidSpec: the spec breaks a rule that the schema could not check.
 	// What was published before stays as it was.
 	ReasonInvalidSpec = "InvalidSpec"
-	// ReasonRefNotFound: a Secret or ConfigMap that the spec names is missing,
-	// lacks the key, or may not be read.
+)
+
+// Condition ResolvedRefs: every Secret and ConfigMap that the spec names can be used.
+// Where it is False the probes or queries that need one don't run, and endpoints keep
+// the conditions that they have.
+const (
+	// ConditionResolvedRefs is True when every Secret and ConfigMap that the spec
+	// names can be used, and where it names none.
+	ConditionResolvedRefs = "ResolvedRefs"
+	// ReasonResolvedRefs: all of them can be used.
+	ReasonResolvedRefs = "ResolvedRefs"
+	// ReasonRefNotFound: a Secret or ConfigMap does not exist.
 	ReasonRefNotFound = "RefNotFound"
+	// ReasonRefNotPermitted: the manager may not read a Secret or ConfigMap.
+	ReasonRefNotPermitted = "RefNotPermitted"
+	// ReasonInvalidRef: a Secret or ConfigMap lacks the key, is of another type, or
+	// holds no good PEM.
+	ReasonInvalidRef = "InvalidRef"
 )
 
 // Condition Permitted: no target or nameserver is refused by policy.
@@ -88,21 +105,29 @@ const (
 	ReasonApplyFailed = "ApplyFailed"
 )
 
-// Condition Healthy: every probed endpoint is healthy, or nothing is probed.
+// Condition Healthy: every probed endpoint is healthy.
 const (
-	// ConditionHealthy is True when every probed endpoint is healthy, or nothing
-	// is probed; Unknown with ReasonPending while a verdict is missing.
+	// ConditionHealthy is True when every probed endpoint is healthy, and without
+	// healthCheck; Unknown while a verdict is missing, or nothing is published.
 	ConditionHealthy = "Healthy"
-	// ReasonHealthy: every probed endpoint is healthy, or nothing is probed.
+	// ReasonHealthy: every probed endpoint is healthy.
 	ReasonHealthy = "Healthy"
+	// ReasonNotProbed: there is no healthCheck. The condition is True.
+	ReasonNotProbed = "NotProbed"
+	// ReasonNoEndpoints: there is a healthCheck, and no endpoint to probe. The
+	// condition is Unknown.
+	ReasonNoEndpoints = "NoEndpoints"
 	// ReasonSomeUnhealthy: some probed endpoints are unhealthy.
 	ReasonSomeUnhealthy = "SomeUnhealthy"
-	// ReasonAllUnhealthy: every probed endpoint is unhealthy.
+	// ReasonAllUnhealthy: every probed endpoint is unhealthy. Also Ready's reason
+	// where no endpoint is ready for it.
 	ReasonAllUnhealthy = "AllUnhealthy"
 )
 
 // Condition Ready: Accepted, Programmed, and at least one endpoint is ready.
-// When it is not, its reason is Accepted's, else Programmed's, else
+// When it is not, its reason is Accepted's, else Programmed's, else the cause that
+// all targets share (ReasonTargetDenied, ReasonResolutionFailed,
+// TargetReasonFamilyNotServed, ReasonAllUnhealthy or ReasonDraining), else
 // ReasonNoReadyEndpoints.
 const (
 	// ConditionReady is True when Accepted and Programmed are True and at least
@@ -110,14 +135,17 @@ const (
 	ConditionReady = "Ready"
 	// ReasonReady: traffic can flow.
 	ReasonReady = "Ready"
+	// ReasonDraining: every target is Draining, or Disabled.
+	ReasonDraining = "Draining"
 	// ReasonNoReadyEndpoints: accepted and programmed, but no endpoint is ready.
 	ReasonNoReadyEndpoints = "NoReadyEndpoints"
 )
 
-// ConditionStalled is the kstatus condition: True, with the cause as its reason
-// (ReasonInvalidSpec, ReasonRefNotFound, ReasonServiceConflict or
-// ReasonPortMismatch), when nothing gets better without a change by the user;
-// absent otherwise.
+// ConditionStalled is the kstatus condition: True, with the cause as its reason, when
+// nothing gets better without a change by somebody; absent otherwise. ReasonInvalidSpec
+// is such a cause at once. ReasonServiceConflict, ReasonServiceNotFound,
+// ReasonPortMismatch and the reasons of ResolvedRefs are after two minutes, in which
+// another object may mend them.
 const ConditionStalled = "Stalled"
 
 // Reasons of one target in status.targets, beside ReasonResolutionFailed,

@@ -266,7 +266,7 @@ type finder struct {
 	// beside is Input.Beside by address.
 	beside map[netip.Addr]*Endpoint
 	// states are those of the targets in Status.
-	states map[string]v1alpha1.ObservedState
+	states map[string]v1alpha1.TargetState
 	// nextClaim chains the candidates of one place; -1 ends a chain.
 	nextClaim []int32
 	out       Candidates
@@ -295,7 +295,7 @@ func newFinder(in Input) *finder {
 			f.beside[e.Addr] = e
 		}
 	}
-	f.states = make(map[string]v1alpha1.ObservedState, len(in.Status.Targets))
+	f.states = make(map[string]v1alpha1.TargetState, len(in.Status.Targets))
 	for _, t := range in.Status.Targets {
 		f.states[t.Name] = t.State
 	}
@@ -404,9 +404,9 @@ func (f *finder) addProbe(o *origin, t *v1alpha1.Target, srv uint16, ports []Por
 func (f *finder) seed(target string, serving bool) Verdict {
 	state := f.states[target]
 	switch {
-	case !serving && state == v1alpha1.ObservedStateUnknown:
+	case !serving && state == v1alpha1.TargetStateUnknown:
 		return Unknown
-	case !serving, observes(f.Backend) && state == v1alpha1.ObservedStateUnhealthy:
+	case !serving, observes(f.Backend) && state == v1alpha1.TargetStateUnhealthy:
 		return Unhealthy
 	}
 	return Healthy

@@ -23,8 +23,9 @@ const (
 // ProbeState is what is known of a probed endpoint.
 type ProbeState struct {
 	Verdict Verdict
-	// Reason is the fixed word for the last failure.
-	Reason string
+	// Reason is the fixed word for the last failure, Detail what was seen and what was expected, for people; both "" where
+	// nothing is known of it.
+	Reason, Detail string
 }
 
 // Publication is what is to be published now, and what status tells of it.

@@ -16,7 +16,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		{"one long word", strings.Repeat("x", 2000), strings.Repeat("x", 995) + " … and 1005 more characters"},
 		{"no character is cut in two", "a" + strings.Repeat("é", 1000), "a" + strings.Repeat("é", 497) + " … and 503 more characters"},
 	} {
-		got := bounded(c.text)
+		got := bounded(c.text, maxMessage)
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
@@ -33,7 +33,7 @@ func TestConditionsOfLongNamesAreBounded(t *testing.T) {
 	for _, c := range "abc" {
 		b.Spec.Service.Labels[strings.Repeat(string(c), 12_000)+"!"] = "x"
 	}
-	s := Status(StatusInput{Backend: b, Invalid: Validate(b, nil), Now: testNow})
+	s := Status(StatusInput{Backend: b, Invalid: Validate(b, nil), Now: testNow}).Status
 	for _, c := range s.Conditions {
 		if len(c.Message) > 1024 {
 			t.Errorf("%s has a message of %d bytes", c.Type, len(c.Message))

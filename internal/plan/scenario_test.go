@@ -68,6 +68,7 @@ type world struct {
 	probes   []Probe
 	engine   map[ProbeID]ProbeState
 	status   v1alpha1.ExternalBackendStatus
+	known    TargetMemory
 	out      bytes.Buffer
 }
 
@@ -180,7 +181,7 @@ func (w *world) plan(t *testing.T) {
 	if diff := cmp.Diff(before, w.backend); diff != "" {
 		t.Errorf("planning changed its input:\n%s", diff)
 	}
-	w.report(StatusInput{Programmed: v1alpha1.ReasonProgrammed, Candidates: &c, Publication: &p})
+	w.report(StatusInput{References: &References{}, Programmed: v1alpha1.ReasonProgrammed, Candidates: &c, Publication: &p})
 	if !p.Next.IsZero() {
 		fmt.Fprintf(&w.out, "next look in %s\n", p.Next.Sub(w.now))
 	}
@@ -251,8 +252,9 @@ func (w *world) list() []*discoveryv1.EndpointSlice {
 
 // report prints what stands and what users read, and hands status on.
 func (w *world) report(in StatusInput) {
-	in.Backend, in.Before, in.Now = w.backend, w.status, w.now
-	w.status = Status(in)
+	in.Backend, in.Before, in.Known, in.Now = w.backend, w.status, w.known, w.now
+	report := Status(in)
+	w.status, w.known = report.Status, report.Known
 	fmt.Fprintf(&w.out, "Service %s %s %v\n", w.status.ServiceType, w.service.Spec.ClusterIP, w.service.Spec.IPFamilies)
 	published := Published(w.list()).Endpoints()
 	slices.SortFunc(published, func(a, b Endpoint) int {
@@ -286,7 +288,11 @@ func (w *world) report(in StatusInput) {
 		w.out.WriteByte('\n')
 	}
 	for _, t := range s.Targets {
-		fmt.Fprintf(&w.out, "  %s: %s %s %v\n", t.Name, t.State, t.Reason, t.Addresses)
+		fmt.Fprintf(&w.out, "  %s: %s, health %s, tier %d, %d of %d ready, since %s %v\n", t.Name, t.State, orDash(t.Health), t.Tier,
+			t.Endpoints.Ready, t.Endpoints.Total, t.LastTransitionTime.UTC().Format("15:04:05"), t.Addresses)
+		if t.Reason != "" {
+			fmt.Fprintf(&w.out, "    %s: %s\n", t.Reason, t.Message)
+		}
 	}
 	for _, c := range s.Conditions {
 		if c.Status != metav1.ConditionTrue || c.Type == v1alpha1.ConditionReady || c.Reason != c.Type {
@@ -301,4 +307,11 @@ func portText(ports []Port) string {
 		out = append(out, fmt.Sprintf("%s=%d/%s", p.Name, p.Port, p.Protocol))
 	}
 	return strings.Join(out, ",")
+}
+
+func orDash(h v1alpha1.TargetHealth) v1alpha1.TargetHealth {
+	if h == "" {
+		return "-"
+	}
+	return h
 }

@@ -77,13 +77,16 @@ func fullStatus() v1alpha1.ExternalBackendStatus {
 		ServiceName:        "columns",
 		ServiceType:        v1alpha1.ServiceTypeRef,
 		Endpoints:          &v1alpha1.EndpointCounts{Total: 4, Ready: 3, Healthy: 3, Unhealthy: 1, ReadyOfTotal: "3/4"},
-		ActiveTier:     new(int32(0)),
+		ActiveTier:         new(int32(0)),
 		OmittedTargets:     960,
 	}
 	for i := range v1alpha1.MaxStatusTargets {
 		s.Targets = append(s.Targets, v1alpha1.TargetStatus{
-			Name: fmt.Sprint("t", i), State: v1alpha1.ObservedStateUnhealthy, Reason: v1alpha1.TargetReasonConnectionRefused,
-			Addresses: slices.Repeat([]string{"203.0.113.11"}, v1alpha1.MaxStatusAddresses),
+			Name: fmt.Sprint("t", i), State: v1alpha1.TargetStateUnhealthy, Health: v1alpha1.TargetHealthUnhealthy, Tier: 127,
+			Endpoints: v1alpha1.TargetEndpointCounts{Total: 2, Ready: 1},
+			Reason:    v1alpha1.TargetReasonConnectionRefused, Message: strings.Repeat("é", v1alpha1.MaxTargetMessage),
+			LastTransitionTime: new(metav1.Now().Rfc3339Copy()),
+			Addresses:          slices.Repeat([]string{"203.0.113.11"}, v1alpha1.MaxStatusAddresses),
 		})
 	}
 	for _, c := range []struct {
@@ -91,6 +94,7 @@ func fullStatus() v1alpha1.ExternalBackendStatus {
 		status       metav1.ConditionStatus
 	}{
 		{v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, metav1.ConditionTrue},
+		{v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonInvalidRef, metav1.ConditionFalse},
 		{v1alpha1.ConditionPermitted, v1alpha1.ReasonWouldDeny, metav1.ConditionTrue},
 		{v1alpha1.ConditionNamesResolved, v1alpha1.ReasonServingStale, metav1.ConditionFalse},
 		{v1alpha1.ConditionProgrammed, v1alpha1.ReasonServiceConflict, metav1.ConditionFalse},
@@ -131,7 +135,7 @@ func TestStatus(t *testing.T) {
 	}
 
 	over := b.DeepCopy()
-	over.Status.Targets = append(over.Status.Targets, v1alpha1.TargetStatus{Name: "one-more", State: v1alpha1.ObservedStateUnknown})
+	over.Status.Targets = append(over.Status.Targets, v1alpha1.TargetStatus{Name: "one-more", State: v1alpha1.TargetStateUnknown})
 	check(t, api.Status().Update(t.Context(), over), []string{"status.targets: Too many"})
 	over = b.DeepCopy()
 	over.Status.Targets[0].Addresses = append(over.Status.Targets[0].Addresses, "203.0.113.12")

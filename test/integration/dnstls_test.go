@@ -88,7 +88,7 @@ func waitUnresolved(h *harness.Test, name, cause string) {
 	h.WaitCondition(name, "NamesResolved", metav1.ConditionFalse, "ResolutionFailed")
 	waitMessage(h, name, "NamesResolved", `"db"`, cause)
 	waitTarget(h, name, "db", "Unresolved", "ResolutionFailed")
-	h.WaitCondition(name, "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	h.WaitCondition(name, "Ready", metav1.ConditionFalse, "ResolutionFailed")
 	if is := h.States(name); len(is) > 0 {
 		h.T.Errorf("published is %v", is)
 	}
@@ -154,9 +154,8 @@ func TestDNSOverTLS(t *testing.T) {
 
 	// A missing authority is told as such, and nothing is asked without it.
 	byDNS(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: nowhere}"))
-	h.WaitCondition("missing", "Accepted", metav1.ConditionFalse, "RefNotFound")
-	waitMessage(h, "missing", "Accepted", "spec.dns.tls.caCertificateRef", `ConfigMap "nowhere" does not exist`)
-	wantStalled(h, "missing", "RefNotFound")
+	h.WaitCondition("missing", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
+	waitMessage(h, "missing", "ResolvedRefs", "spec.dns.tls.caCertificateRef", `ConfigMap "nowhere" does not exist`)
 	if asked := transports(h, server, "missing"); len(asked) > 0 {
 		t.Errorf("without its authority the server was asked over %v", asked)
 	}

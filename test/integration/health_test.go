@@ -232,7 +232,7 @@ func TestCheckComesAndGoes(t *testing.T) {
 	healthy := all(harness.Healthy, f.at(0), f.at(1))
 	h.WaitStates("web", healthy)
 	waitTarget(h, "web", "a", "Unprobed", "")
-	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "Healthy")
+	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
 	h.WaitReady("web")
 
 	record := record(h, "web")

@@ -75,33 +75,33 @@ func TestRefNotFound(t *testing.T) {
 	h.WaitStates("web", all(harness.Healthy, f.at(0)))
 
 	const checked = "healthCheck: {httpGet: {scheme: HTTPS}, tls: %s, " + pace + "}"
-	refused := func(tls string, words ...string) {
+	refused := func(reason, tls string, words ...string) {
 		t.Helper()
 		apply(h, "web", https(fmt.Sprintf(checked, tls)))
-		h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "RefNotFound")
-		h.WaitCondition("web", "Ready", metav1.ConditionFalse, "RefNotFound")
-		wantStalled(h, "web", "RefNotFound")
-		waitMessage(h, "web", "Accepted", words...)
+		h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, reason)
+		waitMessage(h, "web", "ResolvedRefs", words...)
+		h.WaitReady("web") // traffic goes on
+		wantStalled(h, "web", "")
 		h.WaitStates("web", all(harness.Healthy, f.at(0)))
 	}
 	// The right is missing: the message says which binding helps.
-	refused("{caCertificateRef: {kind: ConfigMap, name: ca, key: ca.crt}}", "spec.healthCheck.tls.caCertificateRef", "ca", "external-backend-reference-reader")
-	h.WaitEvent("web", "RefNotFound")
+	refused("RefNotPermitted", "{caCertificateRef: {kind: ConfigMap, name: ca, key: ca.crt}}", "spec.healthCheck.tls.caCertificateRef", "ca", "external-backend-reference-reader")
+	h.WaitEvent("web", "RefNotPermitted")
 	readReferences(h)
-	refused("{caCertificateRef: {kind: ConfigMap, name: other}}", "spec.healthCheck.tls.caCertificateRef", `ConfigMap "other" does not exist`)
-	refused("{caCertificateRef: {kind: Secret, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `Secret "ca" does not exist`)
-	refused("{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef", `Secret "client" does not exist`)
+	refused("RefNotFound", "{caCertificateRef: {kind: ConfigMap, name: other}}", "spec.healthCheck.tls.caCertificateRef", `ConfigMap "other" does not exist`)
+	refused("RefNotFound", "{caCertificateRef: {kind: Secret, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `Secret "ca" does not exist`)
+	refused("RefNotFound", "{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef", `Secret "client" does not exist`)
 	ca := newAuthority(t)
 	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": "no PEM", "good": string(ca.Cert)}})
-	refused("{caCertificateRef: {kind: ConfigMap, name: ca}}", "spec.healthCheck.tls.caCertificateRef", "ca.crt")
-	refused("{caCertificateRef: {kind: ConfigMap, name: ca, key: absent}}", "absent")
+	refused("InvalidRef", "{caCertificateRef: {kind: ConfigMap, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `key "ca.crt" of ConfigMap "ca" holds no PEM certificate`)
+	refused("InvalidRef", "{caCertificateRef: {kind: ConfigMap, name: ca, key: absent}}", `ConfigMap "ca" has no key "absent"`)
 	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "opaque"}, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
-	refused("{clientCertificateRef: {name: opaque}}", "spec.healthCheck.tls.clientCertificateRef", "kubernetes.io/tls")
+	refused("InvalidRef", "{clientCertificateRef: {name: opaque}}", "spec.healthCheck.tls.clientCertificateRef", "kubernetes.io/tls")
 
 	// What is there is used: the server speaks no TLS, so that its checks fail now.
 	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "client"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
 	apply(h, "web", https(fmt.Sprintf(checked, "{caCertificateRef: {kind: ConfigMap, name: ca, key: good}, clientCertificateRef: {name: client}}")))
-	h.WaitCondition("web", "Accepted", metav1.ConditionTrue, "Accepted")
+	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs")
 	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
 	wantStalled(h, "web", "")
@@ -113,11 +113,11 @@ func TestRefAppears(t *testing.T) {
 	f := newFarm(h, 1)
 	readReferences(h)
 	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}, %s}", f.targets(), pace)
-	h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "RefNotFound")
+	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
 	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(newAuthority(t).Cert)}})
 	h.Within(time.Minute+harness.Patience, "the ConfigMap to be found", func() error {
-		if c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "Accepted"); c.Status != metav1.ConditionTrue {
+		if c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "ResolvedRefs"); c.Status != metav1.ConditionTrue {
 			return fmt.Errorf("it is %+v", c)
 		}
 		return nil
@@ -212,7 +212,7 @@ func TestNamesEnd(t *testing.T) {
 			h.WaitStates(tc.name, harness.States{})
 			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionFalse, tc.reason)
 			waitTarget(h, tc.name, "db", "Unresolved", tc.target)
-			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "ResolutionFailed")
 			h.WaitEvent(tc.name, "ResolutionFailed")
 			ns.set("db.example.com", good("198.51.100.1"))
 			h.WaitStates(tc.name, oneEndpoint)
@@ -229,7 +229,7 @@ func TestNeverResolved(t *testing.T) {
 	byName(h, ns, "web", "", "")
 	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ResolutionFailed")
 	waitTarget(h, "web", "db", "Unresolved", "ResolutionFailed")
-	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "ResolutionFailed")
 	waitProgrammed(h, "web")
 	wantStalled(h, "web", "")
 	h.WaitEvent("web", "ResolutionFailed")
@@ -356,7 +356,7 @@ drainSeconds: 600
 	h.WaitStates("web", all(harness.Healthy, a))
 	policy(h, "narrow", "allow: [{cidrs: [203.0.113.0/24]}]")
 	h.WaitStates("web", harness.States{})
-	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "TargetDenied")
 	waitProgrammed(h, "web")
 	for _, name := range []string{"narrow", "more"} {
 		remove(h, &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + h.Namespace}})

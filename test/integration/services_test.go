@@ -371,7 +371,7 @@ dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
 		t.Errorf("the endpoint's conditions are %+v", c)
 	}
 	waitTarget(h, "web", "a", "Unprobed", "")
-	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "Healthy")
+	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
 	h.WaitCondition("web", "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 	if n := ns.queries(); n > 0 {
 		t.Errorf("%d queries were sent", n)

@@ -17,7 +17,7 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-func observed(state string) v1alpha1.ObservedState { return v1alpha1.ObservedState(state) }
+func observed(state string) v1alpha1.TargetState { return v1alpha1.TargetState(state) }
 
 // TestStatus: the whole status, word for word.
 func TestStatus(t *testing.T) {
@@ -31,19 +31,27 @@ func TestStatus(t *testing.T) {
 	}
 	want := v1alpha1.ExternalBackendStatus{
 		ObservedGeneration: 1, ServiceName: "web", ServiceType: "ClusterIP",
-		Endpoints:      &v1alpha1.EndpointCounts{Total: 2, Ready: 1, Healthy: 1, Unhealthy: 1, ReadyOfTotal: "1/2"},
+		Endpoints:  &v1alpha1.EndpointCounts{Total: 2, Ready: 1, Healthy: 1, Unhealthy: 1, ReadyOfTotal: "1/2"},
 		ActiveTier: new(int32(0)),
 		Targets: []v1alpha1.TargetStatus{
-			{Name: "b", State: "Unhealthy", Addresses: []string{f.V4.String()}, Reason: "ConnectionRefused"},
-			{Name: "a", State: "Healthy", Addresses: []string{f.V4.String()}},
+			{
+				Name: "b", State: "Unhealthy", Health: "Unhealthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1},
+				Addresses: []string{f.V4.String()}, Reason: "ConnectionRefused", Message: fmt.Sprintf("connection refused, at %s", f.at(1)),
+			},
+			{
+				Name: "a", State: "Healthy", Health: "Healthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1, Ready: 1},
+				Addresses: []string{f.V4.String()},
+			},
 		},
 		Conditions: []metav1.Condition{
-			condition("Ready", metav1.ConditionTrue, "Ready"), condition("Accepted", metav1.ConditionTrue, "Accepted"), condition("Permitted", metav1.ConditionTrue, "Permitted"),
+			condition("Ready", metav1.ConditionTrue, "Ready"), condition("Accepted", metav1.ConditionTrue, "Accepted"),
+			condition("ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs"), condition("Permitted", metav1.ConditionTrue, "Permitted"),
 			condition("NamesResolved", metav1.ConditionTrue, "NamesResolved"), condition("Programmed", metav1.ConditionTrue, "Programmed"), condition("Healthy", metav1.ConditionFalse, "SomeUnhealthy"),
 		},
 	}
 	h.Eventually("the status", func() error {
-		diff := gocmp.Diff(want, h.Backend("web").Status, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime", "Message"))
+		diff := gocmp.Diff(want, h.Backend("web").Status, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime", "Message"),
+			cmpopts.IgnoreFields(v1alpha1.TargetStatus{}, "LastTransitionTime"))
 		if diff != "" {
 			return errors.New("-want +got:\n" + diff)
 		}
@@ -53,7 +61,7 @@ func TestStatus(t *testing.T) {
 
 	apply(h, "empty", "ports: [{name: web, port: 80}]")
 	h.WaitCondition("empty", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
-	h.WaitCondition("empty", "Healthy", metav1.ConditionTrue, "Healthy")
+	h.WaitCondition("empty", "Healthy", metav1.ConditionTrue, "NotProbed")
 	waitProgrammed(h, "empty")
 	wantColumns(h, "empty", map[string]string{"Name": "empty", "Service": "empty", "Ready": "0/0", "Healthy": "True", "Status": "NoReadyEndpoints", "Type": "ClusterIP"})
 }
@@ -127,7 +135,7 @@ func TestAllUnhealthy(t *testing.T) {
 	apply(h, "web", spec(f.targets(), "", ""))
 	h.WaitStates("web", all(harness.Unhealthy, f.at(0), f.at(1)))
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "AllUnhealthy")
-	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
+	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "AllUnhealthy")
 	waitProgrammed(h, "web")
 	wantStalled(h, "web", "")
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")

@@ -415,12 +415,12 @@ func judged(h *harness.Test, book *ledger, name string, attacks []attack) error 
 				return fmt.Errorf("%s: the server is %q, not %q", a, at[a.good()], want)
 			}
 		case "srv-literal":
-			if is.State != v1alpha1.ObservedStateDenied && is.State != v1alpha1.ObservedStateUnresolved {
+			if is.State != v1alpha1.TargetStateDenied && is.State != v1alpha1.TargetStateUnresolved {
 				return fmt.Errorf("%s: the target is %+v", a, is)
 			}
 		default:
 			denied = true
-			if is.State != v1alpha1.ObservedStateDenied || is.Reason != v1alpha1.ReasonTargetDenied || len(is.Addresses) > 0 {
+			if is.State != v1alpha1.TargetStateDenied || is.Reason != v1alpha1.ReasonTargetDenied || len(is.Addresses) > 0 {
 				return fmt.Errorf("%s: the target is %+v", a, is)
 			}
 		}
@@ -429,7 +429,7 @@ func judged(h *harness.Test, book *ledger, name string, attacks []attack) error 
 	if denied && (permitted == nil || permitted.Status != metav1.ConditionFalse || permitted.Reason != v1alpha1.ReasonTargetDenied) {
 		return fmt.Errorf("Permitted is %s", describe(permitted))
 	}
-	if is := targetOf(b, anchor).State; is != v1alpha1.ObservedStateHealthy && is != v1alpha1.ObservedStateUnprobed {
+	if is := targetOf(b, anchor).State; is != v1alpha1.TargetStateHealthy && is != v1alpha1.TargetStateUnprobed {
 		return fmt.Errorf("the anchor is %s", is)
 	}
 	return nil

@@ -153,7 +153,7 @@ func TestMarkers(t *testing.T) {
 			return nil
 		})
 	}
-	h.WaitCondition("broken", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
+	h.WaitCondition("broken", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonInvalidRef)
 	h.WaitReady("whispered")
 	h.WaitCondition("failed", v1alpha1.ConditionNamesResolved, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed)
 	metrics, err := json.Marshal(m.Metrics())

@@ -58,9 +58,9 @@ func TestReferences(t *testing.T) {
 	m := tenant.StartManager("--zap-log-level=9")
 	tenant.WaitReady("own")
 	for _, name := range []string{"no-certificate", "elsewhere"} {
-		tenant.WaitCondition(name, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
+		tenant.WaitCondition(name, v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
 	}
-	unbound.WaitCondition("unbound", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
+	unbound.WaitCondition("unbound", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotPermitted)
 	metrics, _ := json.Marshal(m.Metrics())
 	m.Stop()
 

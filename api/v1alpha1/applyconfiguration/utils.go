@@ -74,6 +74,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ServiceReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Target"):
 		return &apiv1alpha1.TargetApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TargetEndpointCounts"):
+		return &apiv1alpha1.TargetEndpointCountsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TargetPort"):
 		return &apiv1alpha1.TargetPortApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TargetStatus"):

@@ -382,8 +382,6 @@ var schemaYAML = typed.YAMLObject(`types:
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.LabelValue
   scalar: string
-- name: com.github.external-backend.operator.api.v1alpha1.ObservedState
-  scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.PolicyMode
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.PolicyPort
@@ -593,6 +591,17 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: zone
       type:
         scalar: string
+- name: com.github.external-backend.operator.api.v1alpha1.TargetEndpointCounts
+  map:
+    fields:
+    - name: ready
+      type:
+        scalar: numeric
+    - name: total
+      type:
+        scalar: numeric
+- name: com.github.external-backend.operator.api.v1alpha1.TargetHealth
+  scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.TargetPort
   map:
     fields:
@@ -603,6 +612,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: targetPort
       type:
         scalar: numeric
+- name: com.github.external-backend.operator.api.v1alpha1.TargetState
+  scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.TargetStatus
   map:
     fields:
@@ -612,6 +623,18 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: string
           elementRelationship: atomic
+    - name: endpoints
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.TargetEndpointCounts
+    - name: health
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.TargetHealth
+    - name: lastTransitionTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: message
+      type:
+        scalar: string
     - name: name
       type:
         scalar: string
@@ -620,7 +643,10 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
     - name: state
       type:
-        namedType: com.github.external-backend.operator.api.v1alpha1.ObservedState
+        namedType: com.github.external-backend.operator.api.v1alpha1.TargetState
+    - name: tier
+      type:
+        scalar: numeric
 - name: io.k8s.api.core.v1.IPFamily
   scalar: string
 - name: io.k8s.api.core.v1.IPFamilyPolicy

@@ -42,8 +42,8 @@ type ExternalBackendStatusApplyConfiguration struct {
 	Targets []TargetStatusApplyConfiguration `json:"targets,omitempty"`
 	// omittedTargets is how many targets are not in targets.
 	OmittedTargets *int32 `json:"omittedTargets,omitempty"`
-	// conditions are Accepted, Permitted, Resolved, Programmed, Healthy, Ready and,
-	// only where nothing gets better by itself, Stalled.
+	// conditions are Ready, Accepted, ResolvedRefs, Permitted, NamesResolved,
+	// Programmed, Healthy and, only where nothing gets better by itself, Stalled.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

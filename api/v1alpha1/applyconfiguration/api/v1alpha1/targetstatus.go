@@ -20,6 +20,7 @@ package v1alpha1
 
 import (
 	apiv1alpha1 "github.com/external-backend/operator/api/v1alpha1"
+	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TargetStatusApplyConfiguration represents a declarative configuration of the TargetStatus type for use
@@ -29,13 +30,34 @@ import (
 type TargetStatusApplyConfiguration struct {
 	// name is the target's name in spec.targets.
 	Name *string `json:"name,omitempty"`
-	// state is Healthy, Unhealthy, Unknown, Unprobed (no healthCheck), Draining,
-	// Disabled, Denied or Unresolved.
-	State *apiv1alpha1.ObservedState `json:"state,omitempty"`
-	// addresses are the target's addresses, at most 64; refused ones are not listed.
+	// state is Healthy, Unhealthy, Unknown (no verdict yet), Unprobed (no
+	// healthCheck), Draining, Disabled, Denied or Unresolved; later versions may
+	// know more.
+	State *apiv1alpha1.TargetState `json:"state,omitempty"`
+	// health is the worst verdict on the target's endpoints, draining ones too:
+	// Healthy, Unhealthy, Unknown or Unprobed; absent where it has no endpoint.
+	Health *apiv1alpha1.TargetHealth `json:"health,omitempty"`
+	// tier is the target's tier. An SRV record of a worse priority is in a later one.
+	Tier *int32 `json:"tier,omitempty"`
+	// endpoints counts the target's published endpoints.
+	Endpoints *TargetEndpointCountsApplyConfiguration `json:"endpoints,omitempty"`
+	// addresses are the first of the target's addresses, at most 8; refused ones are
+	// not listed.
 	Addresses []string `json:"addresses,omitempty"`
-	// reason is a fixed word that tells why the state is not a good one.
+	// reason is a fixed word that tells what is wrong with the target; absent where
+	// nothing is. For an unhealthy one it is ConnectionRefused, ConnectionReset,
+	// Timeout, Unreachable, TLSUnknownAuthority, TLSNameMismatch,
+	// TLSCertificateExpired, TLSClientCertificateRequired, TLSVerificationFailed,
+	// TLSHandshakeFailed, UnexpectedStatus, UnexpectedResponse or GRPCNotServing;
+	// else ResolutionFailed, NameNotFound, ServingStale, TargetDenied,
+	// DuplicateAddress, FamilyNotServed, Truncated or Pending. Later versions may
+	// know more.
 	Reason *string `json:"reason,omitempty"`
+	// message says of reason what was seen, what was expected and where; absent
+	// where all is well. At most 256 characters.
+	Message *string `json:"message,omitempty"`
+	// lastTransitionTime is when state changed last; absent where nobody knows.
+	LastTransitionTime *v1.Time `json:"lastTransitionTime,omitempty"`
 }
 
 // TargetStatusApplyConfiguration constructs a declarative configuration of the TargetStatus type for use with
@@ -55,8 +77,32 @@ func (b *TargetStatusApplyConfiguration) WithName(value string) *TargetStatusApp
 // WithState sets the State field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the State field is set to the value of the last call.
-func (b *TargetStatusApplyConfiguration) WithState(value apiv1alpha1.ObservedState) *TargetStatusApplyConfiguration {
+func (b *TargetStatusApplyConfiguration) WithState(value apiv1alpha1.TargetState) *TargetStatusApplyConfiguration {
 	b.State = &value
+	return b
+}
+
+// WithHealth sets the Health field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Health field is set to the value of the last call.
+func (b *TargetStatusApplyConfiguration) WithHealth(value apiv1alpha1.TargetHealth) *TargetStatusApplyConfiguration {
+	b.Health = &value
+	return b
+}
+
+// WithTier sets the Tier field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Tier field is set to the value of the last call.
+func (b *TargetStatusApplyConfiguration) WithTier(value int32) *TargetStatusApplyConfiguration {
+	b.Tier = &value
+	return b
+}
+
+// WithEndpoints sets the Endpoints field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Endpoints field is set to the value of the last call.
+func (b *TargetStatusApplyConfiguration) WithEndpoints(value *TargetEndpointCountsApplyConfiguration) *TargetStatusApplyConfiguration {
+	b.Endpoints = value
 	return b
 }
 
@@ -75,5 +121,21 @@ func (b *TargetStatusApplyConfiguration) WithAddresses(values ...string) *Target
 // If called multiple times, the Reason field is set to the value of the last call.
 func (b *TargetStatusApplyConfiguration) WithReason(value string) *TargetStatusApplyConfiguration {
 	b.Reason = &value
+	return b
+}
+
+// WithMessage sets the Message field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Message field is set to the value of the last call.
+func (b *TargetStatusApplyConfiguration) WithMessage(value string) *TargetStatusApplyConfiguration {
+	b.Message = &value
+	return b
+}
+
+// WithLastTransitionTime sets the LastTransitionTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LastTransitionTime field is set to the value of the last call.
+func (b *TargetStatusApplyConfiguration) WithLastTransitionTime(value v1.Time) *TargetStatusApplyConfiguration {
+	b.LastTransitionTime = &value
 	return b
 }

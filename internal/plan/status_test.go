@@ -1,0 +1,213 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+var statusStart = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// statusOf is the status of a backend whose targets have one endpoint each, of the given verdicts; more is done
+// to the input before.
+func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
+	b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Generation: 1}}
+	b.Spec.HealthCheck = &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}
+	b.Spec.Ports = []v1alpha1.Port{{Port: 80}}
+	candidates := Candidates{Notes: make([]TargetNotes, len(verdicts))}
+	publication := Publication{States: verdicts}
+	for i, v := range verdicts {
+		address := fmt.Sprintf("192.0.2.%d", i+1)
+		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%03d", i), Address: address})
+		e := Endpoint{Target: b.Spec.Targets[i].Name, Addr: netip.MustParseAddr(address), Ready: v.Verdict == Healthy, Serving: v.Verdict == Healthy}
+		candidates.Endpoints = append(candidates.Endpoints, e)
+		candidates.origins = append(candidates.origins, origin{target: int32(i), probePort: 80})
+	}
+	publication.Endpoints = candidates.Endpoints
+	in := StatusInput{
+		Backend: b, References: &References{}, Programmed: v1alpha1.ReasonProgrammed,
+		Candidates: &candidates, Publication: &publication, Now: statusStart,
+	}
+	if more != nil {
+		more(&in)
+	}
+	return Status(in)
+}
+
+// TestStalledAfterTwoMinutes: what another object may mend is in progress at first; an invalid spec is not.
+func TestStalledAfterTwoMinutes(t *testing.T) {
+	for reason, wait := range map[string]time.Duration{
+		v1alpha1.ReasonInvalidSpec:     0,
+		v1alpha1.ReasonServiceConflict: 2 * time.Minute,
+		v1alpha1.ReasonServiceNotFound: 2 * time.Minute,
+		v1alpha1.ReasonPortMismatch:    2 * time.Minute,
+		v1alpha1.ReasonRefNotFound:     2 * time.Minute,
+		v1alpha1.ReasonRefNotPermitted: 2 * time.Minute,
+		v1alpha1.ReasonInvalidRef:      2 * time.Minute,
+		v1alpha1.ReasonApplyFailed:     -1,
+	} {
+		t.Run(reason, func(t *testing.T) {
+			at := func(now time.Time, before v1alpha1.ExternalBackendStatus) StatusReport {
+				return statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) {
+					in.Now, in.Before = now, before
+					switch reason {
+					case v1alpha1.ReasonInvalidSpec:
+						in.Invalid = "spec.x: Invalid value"
+					case v1alpha1.ReasonRefNotFound, v1alpha1.ReasonRefNotPermitted, v1alpha1.ReasonInvalidRef:
+						in.References = &References{Reason: reason, Message: "it is what it is"}
+					default:
+						in.Programmed, in.ProgrammedMessage = reason, "it is what it is"
+					}
+				})
+			}
+			stalled := func(r StatusReport) string {
+				if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionStalled); c != nil {
+					return c.Reason
+				}
+				return ""
+			}
+
+			first := at(statusStart, v1alpha1.ExternalBackendStatus{})
+			switch {
+			case wait == 0:
+				if got := stalled(first); got != reason || !first.Next.IsZero() {
+					t.Fatalf("Stalled is %q at once, next look %v", got, first.Next)
+				}
+				return
+			case stalled(first) != "":
+				t.Fatalf("Stalled for %s at once", stalled(first))
+			case wait < 0:
+				if late := at(statusStart.Add(time.Hour), first.Status); stalled(late) != "" || !late.Next.IsZero() {
+					t.Fatalf("Stalled for %s", stalled(late))
+				}
+				return
+			case !first.Next.Equal(statusStart.Add(wait)):
+				t.Fatalf("the next look is at %v", first.Next)
+			}
+			early := at(statusStart.Add(wait-time.Second), first.Status)
+			if stalled(early) != "" || !early.Next.Equal(first.Next) {
+				t.Errorf("a second early: Stalled %q, next look %v", stalled(early), early.Next)
+			}
+			if late := at(statusStart.Add(wait), early.Status); stalled(late) != reason || !late.Next.IsZero() {
+				t.Errorf("two minutes later: Stalled %q, next look %v", stalled(late), late.Next)
+			}
+			mended := statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) { in.Before = at(statusStart.Add(wait), early.Status).Status })
+			if stalled(mended) != "" {
+				t.Errorf("mended, and still Stalled for %s", stalled(mended))
+			}
+		})
+	}
+}
+
+// TestReadySharedCause: where all targets lack endpoints that are ready for one cause, Ready names it.
+func TestReadySharedCause(t *testing.T) {
+	dead := []ProbeState{{Verdict: Unhealthy, Reason: "Timeout"}, {Verdict: Unhealthy, Reason: "ConnectionRefused"}}
+	unpublished := func(note TargetNotes, named bool) func(*StatusInput) {
+		return func(in *StatusInput) {
+			in.Candidates.Endpoints, in.Candidates.origins, in.Publication.Endpoints, in.Publication.States = nil, nil, nil, nil
+			for i := range in.Candidates.Notes {
+				in.Candidates.Notes[i] = note
+				if named {
+					in.Backend.Spec.Targets[i].Address, in.Backend.Spec.Targets[i].Hostname = "", "db.example.com"
+				}
+			}
+		}
+	}
+	for _, tc := range []struct {
+		name     string
+		verdicts []ProbeState
+		more     func(*StatusInput)
+		want     string
+	}{
+		{"all unhealthy", dead, nil, v1alpha1.ReasonAllUnhealthy},
+		{"one unhealthy, one unjudged", []ProbeState{dead[0], {}}, nil, v1alpha1.ReasonNoReadyEndpoints},
+		{"no target", nil, nil, v1alpha1.ReasonNoReadyEndpoints},
+		{"all denied", dead, unpublished(TargetNotes{Denied: "address not allowed"}, false), v1alpha1.ReasonTargetDenied},
+		{"no family", dead, unpublished(TargetNotes{OtherFamily: 1}, false), v1alpha1.TargetReasonFamilyNotServed},
+		{
+			"no name", dead,
+			unpublished(TargetNotes{Answer: Answer{Status: AnswerFailed, Reason: v1alpha1.TargetReasonNameNotFound, Cause: "NXDOMAIN"}}, true),
+			v1alpha1.ReasonResolutionFailed,
+		},
+		{"no answer yet", dead, unpublished(TargetNotes{Answer: Answer{Status: AnswerPending}}, true), v1alpha1.ReasonNoReadyEndpoints},
+		{"all draining", dead, func(in *StatusInput) {
+			for i := range in.Backend.Spec.Targets {
+				in.Backend.Spec.Targets[i].AdminState = v1alpha1.AdminStateDraining
+			}
+		}, v1alpha1.ReasonDraining},
+		{"one unhealthy, one disabled", dead, func(in *StatusInput) {
+			in.Backend.Spec.Targets[1].AdminState = v1alpha1.AdminStateDisabled
+		}, v1alpha1.ReasonAllUnhealthy},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := meta.FindStatusCondition(statusOf(tc.verdicts, tc.more).Status.Conditions, v1alpha1.ConditionReady)
+			if c.Status != metav1.ConditionFalse || c.Reason != tc.want {
+				t.Errorf("Ready is %s, %s: %s", c.Status, c.Reason, c.Message)
+			}
+		})
+	}
+}
+
+// TestTargetTransitionTimes: each state is told with the time since when it holds, after a restart too, and of
+// targets that status had no room for.
+func TestTargetTransitionTimes(t *testing.T) {
+	verdicts := slices.Repeat([]ProbeState{{Verdict: Healthy}}, 70)
+	first := statusOf(verdicts, nil)
+	if n := len(first.Status.Targets); n != v1alpha1.MaxStatusTargets || first.Status.OmittedTargets != 6 {
+		t.Fatalf("%d targets, %d omitted", n, first.Status.OmittedTargets)
+	}
+	since := func(r StatusReport, name string) string {
+		i := slices.IndexFunc(r.Status.Targets, func(t v1alpha1.TargetStatus) bool { return t.Name == name })
+		switch {
+		case i < 0:
+			return "not listed"
+		case r.Status.Targets[i].LastTransitionTime == nil:
+			return "unknown"
+		}
+		return r.Status.Targets[i].LastTransitionTime.Sub(statusStart).String()
+	}
+
+	verdicts[69].Verdict, verdicts[0].Verdict = Unhealthy, Unhealthy
+	later := func(minutes time.Duration, before StatusReport, restarted bool) StatusReport {
+		return statusOf(verdicts, func(in *StatusInput) {
+			in.Now, in.Before = statusStart.Add(minutes*time.Minute), before.Status
+			if !restarted {
+				in.Known = before.Known
+			}
+		})
+	}
+	second := later(1, first, false)
+	third := later(2, second, false)
+	for name, want := range map[string]string{"t000": "1m0s", "t069": "1m0s", "t001": "0s"} {
+		if got := since(third, name); got != want {
+			t.Errorf("%s since %s, not %s", name, got, want)
+		}
+	}
+	restarted := later(3, third, true)
+	for name, want := range map[string]string{"t000": "1m0s", "t069": "1m0s", "t001": "0s"} {
+		if got := since(restarted, name); got != want {
+			t.Errorf("after a restart: %s since %s, not %s", name, got, want)
+		}
+	}
+	// t068 was omitted before the restart: nobody knows since when it has been unhealthy.
+	verdicts[68].Verdict = Unhealthy
+	if got := since(later(4, third, true), "t068"); got != "unknown" {
+		t.Errorf("t068 since %s", got)
+	}
+}
+
+// TestTargetMessageIsBounded: whatever the details are, the schema takes the message.
+func TestTargetMessageIsBounded(t *testing.T) {
+	r := statusOf([]ProbeState{{Verdict: Unhealthy, Reason: "UnexpectedStatus", Detail: strings.Repeat("ß", 300)}}, nil)
+	if n := len(r.Status.Targets[0].Message); n > v1alpha1.MaxTargetMessage || n < v1alpha1.MaxTargetMessage-2 {
+		t.Errorf("the message has %d bytes", n)
+	}
+}

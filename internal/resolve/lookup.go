@@ -119,10 +119,8 @@ func (l *lookuper) askServers(ctx context.Context, deadline time.Time, up *upstr
 		}
 	}
 
-	limited, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
 	r := newRace(append(first, last...))
-	a, winner, cause := l.run(limited, up, r, q)
+	a, winner, cause := l.run(ctx, deadline, up, r, q)
 	if cause != "" {
 		return answer{}, cause
 	}
@@ -147,9 +145,7 @@ func (l *lookuper) check(ctx context.Context, up *upstream, server netip.AddrPor
 	out := l.outages.begin(key)
 	l.checks.Go(func() {
 		defer func() { <-l.slots }()
-		limited, cancel := context.WithTimeout(ctx, lookupTimeout)
-		defer cancel()
-		_, _, cause := l.run(limited, up, newRace([]netip.AddrPort{server}), q)
+		_, _, cause := l.run(ctx, time.Now().Add(lookupTimeout), up, newRace([]netip.AddrPort{server}), q)
 		if cause == causeTimeout && ctx.Err() == nil {
 			l.outages.confirm(key, out, q)
 		}

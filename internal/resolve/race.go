@@ -15,7 +15,7 @@ const (
 )
 
 // race is one question to several servers in their order of preference. It decides whom to ask when
-// and whose answer counts; run asks.
+// and whose answer counts; a contest asks.
 //
 //  1. The next server is asked when one fails, or has been silent for the hedge delay.
 //  2. After the last server comes the first again, unless it has replied.
@@ -46,17 +46,23 @@ type outcome struct {
 }
 
 // failure tells why the reply is of no use. The cause is empty where the server was silent.
-func (p outcome) failure() (cause string, failed bool) {
+func (o outcome) failure() (cause string, failed bool) {
 	switch {
-	case p.err == nil && decisive(p.answer.rcode):
+	case o.err == nil && decisive(o.answer.rcode):
 		return "", false
-	case p.err == nil:
-		return rcodeName(p.answer.rcode), true
+	case o.err == nil:
+		return rcodeName(o.answer.rcode), true
 	}
-	if cause = phrase(p.err); cause == causeTimeout {
+	if cause = phrase(o.err); cause == causeTimeout {
 		cause = ""
 	}
 	return cause, true
+}
+
+// silent reports whether the server has not replied.
+func (o outcome) silent() bool {
+	cause, failed := o.failure()
+	return failed && cause == ""
 }
 
 func newRace(servers []netip.AddrPort) *race {
@@ -88,20 +94,20 @@ func (r *race) next(now time.Time) (server int, ok bool) {
 }
 
 // take notes a reply and reports whether it wins at once.
-func (r *race) take(p outcome, now time.Time) (won bool) {
+func (r *race) take(o outcome, now time.Time) (won bool) {
 	r.inFlight--
-	cause, failed := p.failure()
+	cause, failed := o.failure()
 	switch {
-	case p.server >= r.end:
+	case o.server >= r.end:
 	case failed:
 		if cause != "" {
-			r.servers[p.server].cause = cause
+			r.servers[o.server].cause = cause
 		}
 		r.due = now
-	case len(p.answer.data) > 0:
+	case len(o.answer.data) > 0:
 		return true
 	default:
-		r.end, r.denial = p.server, p.answer
+		r.end, r.denial = o.server, o.answer
 	}
 	return false
 }
@@ -143,50 +149,108 @@ func (r *race) cause() string {
 	return causeTimeout
 }
 
-// silent reports whether the server, which has not won, has not replied.
+// silent reports whether a server other than the winner has not replied.
 func (r *race) silent(server netip.AddrPort) bool {
 	return slices.ContainsFunc(r.servers, func(c contender) bool { return c.AddrPort == server && c.cause == "" })
 }
 
-// run asks the servers until the race is decided or the context ends. The answer is the winner's;
-// where nobody wins, cause tells why.
-func (l *lookuper) run(ctx context.Context, up *upstream, r *race, q query) (a answer, winner int, cause string) {
-	ctx, cancel := context.WithCancel(ctx)
-	var asks sync.WaitGroup
-	defer asks.Wait()
-	defer cancel()
-	replies := make(chan outcome, askRounds*len(r.servers))
-	timer := time.NewTimer(hedgeDelay)
-	defer timer.Stop()
+// contest asks the servers of a race. The goroutine that begins it asks; others are needed only where
+// a server is slow.
+type contest struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	ask    func(ctx context.Context, server netip.AddrPort) (answer, error)
 
-	for {
-		now := time.Now()
-		if won, _ := r.denied(now); won {
-			return r.denial, r.end, ""
-		}
-		if ctx.Err() == nil {
-			if server, ok := r.next(now); ok {
-				addr := r.servers[server].AddrPort
-				asks.Go(func() {
-					a, err := l.ask(ctx, up, addr, q.name, q.t)
-					replies <- outcome{server: server, answer: a, err: err}
-				})
-			}
-		}
-		if r.inFlight == 0 {
-			return answer{}, 0, r.cause()
-		}
+	mu     sync.Mutex
+	race   *race
+	timer  *time.Timer    // calls proceed
+	open   sync.WaitGroup // until the contest is over and nobody asks any more
+	over   bool
+	answer answer // the winner's
+	winner int
+	cause  string // why nobody won
+}
 
-		timer.Reset(r.wait(now))
-		select {
-		case <-timer.C:
-		case p := <-replies:
-			if cause, failed := p.failure(); ctx.Err() == nil && (!failed || cause != "") {
-				l.outages.end(up.connKey(r.servers[p.server].AddrPort))
-			}
-			if r.take(p, time.Now()) {
-				return p.answer, p.server, ""
-			}
+// run returns the winner and its answer, or why nobody won in time.
+func (l *lookuper) run(
+	ctx context.Context, deadline time.Time, up *upstream, r *race, q query,
+) (a answer, winner int, cause string) {
+	c := &contest{race: r}
+	c.ctx, c.cancel = context.WithDeadline(ctx, deadline)
+	c.ask = func(ctx context.Context, server netip.AddrPort) (answer, error) {
+		a, err := l.ask(ctx, up, server, q.name, q.t)
+		if ctx.Err() == nil && !(outcome{answer: a, err: err}).silent() {
+			l.outages.end(up.connKey(server))
 		}
+		return a, err
 	}
+
+	c.open.Add(1)
+	c.mu.Lock()
+	c.timer = time.AfterFunc(hedgeDelay, c.proceed)
+	c.mu.Unlock()
+	c.proceed()
+	c.open.Wait()
+	return c.answer, c.winner, c.cause
+}
+
+// proceed asks what is due, one server after another, until nothing is.
+func (c *contest) proceed() {
+	if !c.enter() {
+		return
+	}
+	defer c.open.Done()
+	for server, ok := c.next(); ok; server, ok = c.next() {
+		a, err := c.ask(c.ctx, c.race.servers[server].AddrPort)
+		c.take(outcome{server: server, answer: a, err: err})
+	}
+}
+
+func (c *contest) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.open.Add(1)
+	}
+	return !c.over
+}
+
+// next returns the server to ask now. Where there is none, it ends the contest if it is decided, and
+// else sees to it that it goes on in time.
+func (c *contest) next() (server int, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return 0, false
+	}
+	now := time.Now()
+	if won, _ := c.race.denied(now); won {
+		c.endLocked(c.race.denial, c.race.end, "")
+		return 0, false
+	}
+	if c.ctx.Err() == nil {
+		server, ok = c.race.next(now)
+	}
+	if c.race.inFlight == 0 {
+		c.endLocked(answer{}, 0, c.race.cause())
+		return 0, false
+	}
+	c.timer.Reset(c.race.wait(now))
+	return server, ok
+}
+
+func (c *contest) take(o outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over && c.race.take(o, time.Now()) {
+		c.endLocked(o.answer, o.server, "")
+	}
+}
+
+// endLocked ends all questions under way.
+func (c *contest) endLocked(a answer, winner int, cause string) {
+	c.over, c.answer, c.winner, c.cause = true, a, winner, cause
+	c.timer.Stop()
+	c.cancel()
+	c.open.Done()
 }

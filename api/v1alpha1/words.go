@@ -159,7 +159,15 @@ const (
 	TargetReasonTimeout = "Timeout"
 	// TargetReasonUnreachable: the network or the host can't be reached.
 	TargetReasonUnreachable = "Unreachable"
-	// TargetReasonTLSVerificationFailed: the target's certificate was refused.
+	// TargetReasonTLSUnknownAuthority: no trusted authority has signed the target's certificate.
+	TargetReasonTLSUnknownAuthority = "TLSUnknownAuthority"
+	// TargetReasonTLSNameMismatch: the target's certificate is for other names.
+	TargetReasonTLSNameMismatch = "TLSNameMismatch"
+	// TargetReasonTLSCertificateExpired: the target's certificate has expired.
+	TargetReasonTLSCertificateExpired = "TLSCertificateExpired"
+	// TargetReasonTLSClientCertificateRequired: the target wants a client certificate and was shown none.
+	TargetReasonTLSClientCertificateRequired = "TLSClientCertificateRequired"
+	// TargetReasonTLSVerificationFailed: the target's certificate was refused for any other cause.
 	TargetReasonTLSVerificationFailed = "TLSVerificationFailed"
 	// TargetReasonTLSHandshakeFailed: TLS failed for another reason.
 	TargetReasonTLSHandshakeFailed = "TLSHandshakeFailed"

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -164,6 +165,8 @@ func says(text string, next func(net.Conn)) func(net.Conn) {
 }
 
 func closes(c net.Conn) { _ = c.Close() }
+
+const okResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 func floods(c net.Conn) {
 	for block := make([]byte, 1<<10); ; {
@@ -407,6 +410,12 @@ func TestTLS(t *testing.T) {
 	byAddress := root.leaf(t, "127.0.0.1", later)
 	expired := root.leaf(t, "db.example.com", time.Now().Add(-time.Hour))
 	client := root.leaf(t, "client.example.com", later)
+	template := *good.Leaf
+	template.NotBefore = time.Now().Add(time.Hour)
+	early := root.sign(t, template)
+	template = *good.Leaf
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	forClients := root.sign(t, template)
 
 	for _, test := range []struct {
 		name   string
@@ -421,17 +430,19 @@ func TestTLS(t *testing.T) {
 		{"by host", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "db.example.com:8443", "x.example.com", "db.example.com", healthy},
 		{"by serverName", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool(), ServerName: "db.example.com"}, "x.example.com", "y.example.com", "db.example.com", healthy},
 		{"by address", &tls.Config{Certificates: []tls.Certificate{byAddress}}, TLS{RootCAs: root.pool()}, "", "", "", healthy},
-		{"another name", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "", "x.example.com", "x.example.com", unhealthy(ReasonTLSVerificationFailed)},
-		{"another root", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: other.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed)},
-		{"the system's roots", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed)},
-		{"expired", &tls.Config{Certificates: []tls.Certificate{expired}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed)},
+		{"another name", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "", "x.example.com", "x.example.com", unhealthy(ReasonTLSNameMismatch)},
+		{"another root", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: other.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSUnknownAuthority)},
+		{"the system's roots", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSUnknownAuthority)},
+		{"expired", &tls.Config{Certificates: []tls.Certificate{expired}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSCertificateExpired)},
+		{"not valid yet", &tls.Config{Certificates: []tls.Certificate{early}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed)},
+		{"for clients alone", &tls.Config{Certificates: []tls.Certificate{forClients}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed)},
 		{"expired and not verified", &tls.Config{Certificates: []tls.Certificate{expired}}, TLS{InsecureSkipVerify: true}, "", "x.example.com", "x.example.com", healthy},
 		{"TLS 1.2", &tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS12}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", healthy},
 		{"too old", &tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSHandshakeFailed)},
 		{"P-256 alone", &tls.Config{Certificates: []tls.Certificate{good}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", healthy},
 		{"with a client certificate", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool()}, TLS{RootCAs: root.pool(), Certificate: &client}, "", "db.example.com", "db.example.com", healthy},
-		{"without a client certificate", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool()}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSHandshakeFailed)},
-		{"without a client certificate, TLS 1.2", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool(), MaxVersion: tls.VersionTLS12}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSHandshakeFailed)},
+		{"without a client certificate", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool()}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSClientCertificateRequired)},
+		{"without a client certificate, TLS 1.2", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool(), MaxVersion: tls.VersionTLS12}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSClientCertificateRequired)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -458,6 +469,129 @@ func TestTLS(t *testing.T) {
 }
 
 var quiet = log.New(io.Discard, "", 0)
+
+// TestClientCertificates: a check over TLS says whether the peer accepts the certificate that it is
+// shown, even where all that is asked for is a connection, and in TLS 1.3, in which the peer refuses
+// it only after this side is done.
+func TestClientCertificates(t *testing.T) {
+	root, other := newCertificates(t), newCertificates(t)
+	later := time.Now().Add(time.Hour)
+	server := root.leaf(t, "127.0.0.1", later)
+	good := root.leaf(t, "client.example.com", later)
+	foreign := other.leaf(t, "client.example.com", later)
+	expired := root.leaf(t, "client.example.com", time.Now().Add(-time.Hour))
+
+	checks := map[string]Check{
+		"connect": {TCP: &TCPSocket{}},
+		"send":    {TCP: &TCPSocket{Send: "PING\r\n"}},
+		"expect":  {TCP: &TCPSocket{Send: "PING\r\n", Expect: "+PONG"}},
+		"get":     {HTTP: &HTTPGet{}},
+	}
+	answers := map[string]string{"expect": "+PONG\r\n", "get": okResponse}
+	for name, check := range checks {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			for _, client := range []struct {
+				name        string
+				certificate *tls.Certificate
+				want        State
+			}{
+				{"a good one", &good, healthy},
+				{"none", nil, unhealthy(ReasonTLSClientCertificateRequired)},
+				{"an expired one", &expired, unhealthy(ReasonTLSHandshakeFailed)},
+				{"one of another authority", &foreign, unhealthy(ReasonTLSHandshakeFailed)},
+			} {
+				t.Run(fmt.Sprintf("%s, %s, %s", name, tls.VersionName(version), client.name), func(t *testing.T) {
+					t.Parallel()
+					config := &tls.Config{
+						Certificates: []tls.Certificate{server}, MaxVersion: version,
+						ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool(),
+					}
+					addr := serve(t, local(t), func(c net.Conn) {
+						s := tls.Server(c, config)
+						if s.Handshake() == nil {
+							says(answers[name], hang)(s)
+						}
+					})
+					check := check
+					check.TLS = &TLS{RootCAs: root.pool(), Certificate: client.certificate}
+					if got := state(t, check, at(addr)); got != client.want {
+						t.Errorf("%+v, want %+v", got, client.want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestAcceptance has servers that complete the handshake of TLS 1.3 and then do all sorts of things, to
+// a check that asks for a connection alone.
+func TestAcceptance(t *testing.T) {
+	root := newCertificates(t)
+	certificate := root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))
+	for _, test := range []struct {
+		name    string
+		tickets bool
+		timeout time.Duration
+		then    func(*tls.Conn)
+		want    State
+	}{
+		{"a ticket, and silence", true, 0, func(c *tls.Conn) { hang(c) }, healthy},
+		{"a ticket, and a close", true, 0, func(c *tls.Conn) { closes(c) }, healthy},
+		{"silence", false, 0, func(c *tls.Conn) { hang(c) }, healthy},
+		{"silence for the whole timeout", false, 300 * ms, func(c *tls.Conn) { hang(c) }, healthy},
+		{"a banner", false, 0, func(c *tls.Conn) {
+			_, _ = io.WriteString(c, "220 ready\r\n")
+			hang(c)
+		}, healthy},
+		{"a close", false, 0, func(c *tls.Conn) { closes(c.NetConn()) }, unhealthy(ReasonTLSHandshakeFailed)},
+		{"a reset", false, 0, func(c *tls.Conn) { resets(c.NetConn()) }, unhealthy(ReasonConnectionReset)},
+		{"garbage", false, 0, func(c *tls.Conn) {
+			_, _ = io.WriteString(c.NetConn(), "\x17\x03\x03\x00\x20"+strings.Repeat("x", 32))
+			hang(c.NetConn())
+		}, unhealthy(ReasonTLSHandshakeFailed)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			config := &tls.Config{Certificates: []tls.Certificate{certificate}, SessionTicketsDisabled: !test.tickets}
+			addr := serve(t, local(t), func(c net.Conn) {
+				s := tls.Server(c, config)
+				if s.Handshake() == nil {
+					test.then(s)
+				}
+			})
+			check := Check{TCP: &TCPSocket{}, TLS: &TLS{RootCAs: root.pool()}, Timeout: test.timeout}
+			if got := state(t, check, at(addr)); got != test.want {
+				t.Errorf("%+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+// TestAcceptanceWaitsBriefly: a peer that sends session tickets is accepted at once, another one that
+// says nothing after one second.
+func TestAcceptanceWaitsBriefly(t *testing.T) {
+	root := newCertificates(t)
+	certificate := root.leaf(t, "db.example.com", time.Now().Add(24*time.Hour))
+	for disabled, want := range map[bool]time.Duration{false: 0, true: acceptance} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHandler(&Check{TCP: &TCPSocket{}, TLS: &TLS{InsecureSkipVerify: true}})
+			ours, theirs := net.Pipe()
+			var group sync.WaitGroup
+			group.Go(func() {
+				hang(tls.Server(theirs, &tls.Config{Certificates: []tls.Certificate{certificate}, SessionTicketsDisabled: disabled}))
+			})
+			begun := time.Now()
+			if err := h.secure(ours, Endpoint{Host: "db.example.com"}).establish(); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begun); took != want {
+				t.Errorf("without tickets %v: accepted after %v, want %v", disabled, took, want)
+			}
+			_ = ours.Close()
+			group.Wait()
+		})
+	}
+}
 
 func TestTLSContentTellsChanges(t *testing.T) {
 	root := newCertificates(t)

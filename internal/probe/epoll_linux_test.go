@@ -30,8 +30,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const okResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
 // counting answers the HTTP requests of each connection with answer, and reports the number of the connection for each.
 // answer gets the numbers of the connection and of the request on it, both from 1, and reports whether to go on.
 func counting(answer func(c net.Conn, connection, request int) bool) (handle func(net.Conn), probes <-chan int) {
@@ -609,7 +607,7 @@ func useUpFiles(t *testing.T) (restore func()) {
 // TestAnswerToAHandshakeInTime: a handshake to which the peer has answered, but whose goroutine doesn't get to run, isn't the peer's fault.
 func TestAnswerToAHandshakeInTime(t *testing.T) {
 	for answered, want := range map[bool]outcome{false: failed(ReasonTimeout), true: {}} {
-		c := &conn{phase: handshaking, socket: socket{gate: newGate()}}
+		c := &conn{phase: handshaking, socket: socket{gate: newGate()}, tls: new(session)}
 		p := &poller{files: []file{{conn: c}}, bellFD: -1}
 		c.socket.gate.waiting.Store(true) // as its goroutine has left it
 		if answered {

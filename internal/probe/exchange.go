@@ -3,9 +3,7 @@ package probe
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
-	"strings"
 	"syscall"
 )
 
@@ -44,12 +42,12 @@ func done(o outcome) answer { return answer{outcome: o, done: true} }
 
 // cutOutcome is the outcome of a probe whose connection broke off with err.
 func cutOutcome(err error) outcome {
-	var op *net.OpError
+	var alert alertError
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return failed(ReasonUnexpectedResponse)
-	case errors.As(err, &op) && strings.HasSuffix(op.Op, " error"): // an alert: TLS 1.3 refuses a client's certificate only now
-		return failed(ReasonTLSHandshakeFailed)
+	case errors.As(err, &alert): // TLS 1.3 refuses a client's certificate only now
+		return failed(string(alert))
 	default:
 		return socketOutcome(err)
 	}

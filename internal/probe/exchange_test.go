@@ -231,11 +231,11 @@ func TestHostHeader(t *testing.T) {
 		if got := secure.exchange(endpoint).(*httpExchange).host; got != test.https {
 			t.Errorf("%+v: over https %s", test, got)
 		}
-		if got := secure.tlsFor(endpoint).ServerName; got != test.serverName {
+		if got := secure.serverName(endpoint); got != test.serverName {
 			t.Errorf("%+v: server name %s", test, got)
 		}
 		named := newHandler(&Check{HTTP: get, TLS: &TLS{ServerName: "tls.example"}})
-		if got := named.tlsFor(endpoint).ServerName; got != "tls.example" {
+		if got := named.serverName(endpoint); got != "tls.example" {
 			t.Errorf("%+v: server name %s, though one was given", test, got)
 		}
 	}

@@ -1,13 +1,6 @@
 package probe
 
-import (
-	"crypto/tls"
-	"errors"
-	"net"
-	"os"
-	"strings"
-	"syscall"
-)
+import "crypto/tls"
 
 // handler is how a check asks, made ready once for all endpoints of an owner.
 type handler struct {
@@ -16,6 +9,8 @@ type handler struct {
 	http *httpRequest
 	grpc *GRPC
 	tls  *tls.Config // nil: plaintext
+
+	certificate *tls.Certificate // shown to a peer that asks for one; may be nil
 }
 
 // kind is the sort of a check, for metrics.
@@ -44,7 +39,7 @@ func newHandler(c *Check) *handler {
 		h.kind, h.tcp = kindTCP, c.TCP
 	}
 	if c.TLS != nil {
-		h.tls = tlsConfig(c.TLS, host, protocol)
+		h.tls, h.certificate = tlsConfig(c.TLS, host, protocol), c.TLS.Certificate
 	}
 	return h
 }
@@ -57,65 +52,19 @@ func (h *handler) exchange(e Endpoint) exchange {
 	case kindGRPC:
 		return newGRPCExchange(h.grpc.Service, authority(e), h.tls != nil)
 	}
-	if h.tcp == nil || h.tcp.Send == "" && h.tcp.Expect == "" {
+	if h.onlyOpens() && h.opening() == "" {
 		return nil
 	}
 	return &textExchange{TCPSocket: h.tcp}
 }
 
-// tlsConfig is the configuration that all endpoints of a check share. Where it names no server, tlsFor adds one.
-func tlsConfig(t *TLS, host, protocol string) *tls.Config {
-	config := &tls.Config{
-		ServerName:         t.ServerName,
-		RootCAs:            t.RootCAs,
-		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user asks for it by verification: None
-		// A probe carries no secret that must outlive quantum computers; hybrid key shares cost a third of a handshake.
-		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521},
-	}
-	if config.ServerName == "" {
-		config.ServerName = withoutPort(host)
-	}
-	if protocol != "" {
-		config.NextProtos = []string{protocol}
-	}
-	if t.Certificate != nil {
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return t.Certificate, nil }
-	}
-	return config
-}
+// onlyOpens reports whether the check waits for no answer: the connection is all, and what is sent.
+func (h *handler) onlyOpens() bool { return h.kind == kindTCP && (h.tcp == nil || h.tcp.Expect == "") }
 
-// tlsFor is the configuration for one endpoint.
-func (h *handler) tlsFor(e Endpoint) *tls.Config {
-	if h.tls.ServerName != "" {
-		return h.tls
+// opening is what such a check sends.
+func (h *handler) opening() string {
+	if h.tcp == nil {
+		return ""
 	}
-	config := h.tls.Clone()
-	if config.ServerName = e.Host; e.Host == "" {
-		config.ServerName = e.Dial.Addr().WithZone("").String()
-	}
-	return config
-}
-
-// withoutPort returns the name or the address of a Host header.
-func withoutPort(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		return name
-	}
-	return strings.Trim(host, "[]")
-}
-
-// handshakeOutcome is the outcome of a probe whose TLS handshake failed with err.
-func handshakeOutcome(err error) outcome {
-	var (
-		verification *tls.CertificateVerificationError
-		errno        syscall.Errno
-	)
-	switch {
-	case errors.As(err, &verification):
-		return failed(ReasonTLSVerificationFailed)
-	case errors.As(err, &errno), errors.Is(err, os.ErrDeadlineExceeded):
-		return socketOutcome(err)
-	default:
-		return failed(ReasonTLSHandshakeFailed)
-	}
+	return h.tcp.Send
 }

@@ -4,7 +4,6 @@ package probe
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
 	"slices"
 	"sync"
@@ -108,9 +107,12 @@ func converse(ctx context.Context, h *handler, e Endpoint) outcome {
 	_ = connection.(*net.TCPConn).SetLinger(0) // no TIME_WAIT on either side
 	defer context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })()
 	if h.tls != nil {
-		session := tls.Client(connection, h.tlsFor(e))
-		if err := session.Handshake(); err != nil {
-			return handshakeOutcome(err)
+		session := h.secure(connection, e)
+		if err := session.establish(); err != nil {
+			return session.outcome(err)
+		}
+		if h.onlyOpens() {
+			return outcome{result: success}
 		}
 		connection = session
 	}

@@ -77,15 +77,19 @@ func (v Verdict) String() string {
 
 // The reasons of a State that is Unhealthy.
 const (
-	ReasonConnectionRefused     = "ConnectionRefused"     // nobody listens
-	ReasonConnectionReset       = "ConnectionReset"       // the peer reset the connection
-	ReasonTimeout               = "Timeout"               // no answer within the timeout
-	ReasonUnreachable           = "Unreachable"           // a router or firewall says so, or ARP is not answered
-	ReasonTLSVerificationFailed = "TLSVerificationFailed" // the peer's certificate is not trusted for the name
-	ReasonTLSHandshakeFailed    = "TLSHandshakeFailed"    // no TLS session, for any other cause
-	ReasonUnexpectedStatus      = "UnexpectedStatus"      // an HTTP or gRPC status other than the expected ones
-	ReasonUnexpectedResponse    = "UnexpectedResponse"    // an answer that is not of the protocol, cut off, or without the expected text
-	ReasonGRPCNotServing        = "GRPCNotServing"        // the peer says that the service doesn't serve, or that it has none of that name
+	ReasonConnectionRefused            = "ConnectionRefused"            // nobody listens
+	ReasonConnectionReset              = "ConnectionReset"              // the peer reset the connection
+	ReasonTimeout                      = "Timeout"                      // no answer within the timeout
+	ReasonUnreachable                  = "Unreachable"                  // a router or firewall says so, or ARP is not answered
+	ReasonTLSUnknownAuthority          = "TLSUnknownAuthority"          // nobody trusted has signed the peer's certificate
+	ReasonTLSNameMismatch              = "TLSNameMismatch"              // the peer's certificate is for other names
+	ReasonTLSCertificateExpired        = "TLSCertificateExpired"        // the peer's certificate has expired
+	ReasonTLSVerificationFailed        = "TLSVerificationFailed"        // the peer's certificate is refused for any other cause
+	ReasonTLSClientCertificateRequired = "TLSClientCertificateRequired" // the peer wants a certificate and was shown none
+	ReasonTLSHandshakeFailed           = "TLSHandshakeFailed"           // no TLS session, for any other cause
+	ReasonUnexpectedStatus             = "UnexpectedStatus"             // an HTTP or gRPC status other than the expected ones
+	ReasonUnexpectedResponse           = "UnexpectedResponse"           // an answer that is not of the protocol, cut off, or without the expected text
+	ReasonGRPCNotServing               = "GRPCNotServing"               // the peer says that the service doesn't serve, or that it has none of that name
 )
 
 // State is what States tells of one endpoint.

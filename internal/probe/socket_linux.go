@@ -165,14 +165,20 @@ func (s *socket) Close() error                     { return nil }
 func (s *socket) LocalAddr() net.Addr              { return nil }
 func (s *socket) RemoteAddr() net.Addr             { return nil }
 func (s *socket) SetDeadline(time.Time) error      { return nil }
-func (s *socket) SetReadDeadline(time.Time) error  { return nil }
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }
+
+// SetReadDeadline bounds how long the goroutine of a handshake waits for its socket.
+func (s *socket) SetReadDeadline(t time.Time) error {
+	s.gate.deadline = time.After(time.Until(t))
+	return nil
+}
 
 // gate is where the goroutine of a handshake waits for its socket.
 type gate struct {
-	ready   chan struct{}
-	waiting atomic.Bool // it waits for the peer
-	aborted atomic.Bool
+	ready    chan struct{}
+	deadline <-chan time.Time // nil: there is none
+	waiting  atomic.Bool      // it waits for the peer
+	aborted  atomic.Bool
 }
 
 func newGate() *gate { return &gate{ready: make(chan struct{}, 1)} }
@@ -194,8 +200,14 @@ func (g *gate) abort() {
 
 func (g *gate) wait() error {
 	g.waiting.Store(true)
-	<-g.ready
-	g.waiting.Store(false)
+	defer g.waiting.Store(false)
+	if !g.aborted.Load() {
+		select {
+		case <-g.ready:
+		case <-g.deadline:
+			return os.ErrDeadlineExceeded
+		}
+	}
 	if g.aborted.Load() {
 		return os.ErrDeadlineExceeded
 	}

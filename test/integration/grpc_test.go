@@ -84,7 +84,7 @@ func TestGRPC(t *testing.T) {
 	well("secure", secure)
 	ill("billing", plain, "GRPCNotServing")
 	ill("nobody", plain, "GRPCNotServing")
-	ill("unverified", secure, "TLSVerificationFailed")
+	ill("unverified", secure, "TLSUnknownAuthority")
 	h.WaitStates("in-the-clear", all(harness.Unhealthy, secure))
 	ill("unimplemented", other, "UnexpectedStatus")
 

@@ -245,18 +245,18 @@ func TestNginxOverTLS(t *testing.T) {
 	}{
 		{"verified", 0, certs.over(), serverName, probe.Healthy, ""},
 		{"by another name, which has another certificate", 0, certs.over(), "other.example.com", probe.Healthy, ""},
-		{"by a name that it has no certificate for", 0, certs.over(), "third.example.com", probe.Unhealthy, probe.ReasonTLSVerificationFailed},
+		{"by a name that it has no certificate for", 0, certs.over(), "third.example.com", probe.Unhealthy, probe.ReasonTLSNameMismatch},
 		{"by a serverName that is not the host", 0, &probe.TLS{RootCAs: certs.Pool(), ServerName: serverName}, "third.example.com", probe.Healthy, ""},
-		{"by another authority", 0, other.over(), serverName, probe.Unhealthy, probe.ReasonTLSVerificationFailed},
-		{"by the system's authorities", 0, &probe.TLS{}, serverName, probe.Unhealthy, probe.ReasonTLSVerificationFailed},
+		{"by another authority", 0, other.over(), serverName, probe.Unhealthy, probe.ReasonTLSUnknownAuthority},
+		{"by the system's authorities", 0, &probe.TLS{}, serverName, probe.Unhealthy, probe.ReasonTLSUnknownAuthority},
 		{"in plaintext", 0, nil, serverName, probe.Unhealthy, probe.ReasonUnexpectedStatus},
-		{"expired", 1, certs.over(), serverName, probe.Unhealthy, probe.ReasonTLSVerificationFailed},
+		{"expired", 1, certs.over(), serverName, probe.Unhealthy, probe.ReasonTLSCertificateExpired},
 		{"expired and not verified", 1, unverified, serverName, probe.Healthy, ""},
 		{"with a client's certificate", 2, certs.overWithClient(t), serverName, probe.Healthy, ""},
 		{"without a client's certificate", 2, certs.over(), serverName, probe.Unhealthy, probe.ReasonUnexpectedStatus},
 		{"a handshake that is refused", 3, certs.over(), serverName, probe.Unhealthy, probe.ReasonTLSHandshakeFailed},
 		{"TLS 1.2", 4, certs.over(), serverName, probe.Healthy, ""},
-		{"the wrong certificate", 5, certs.over(), serverName, probe.Unhealthy, probe.ReasonTLSVerificationFailed},
+		{"the wrong certificate", 5, certs.over(), serverName, probe.Unhealthy, probe.ReasonTLSNameMismatch},
 		{"the wrong certificate, not verified, no keep-alive", 5, unverified, serverName, probe.Healthy, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

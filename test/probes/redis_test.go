@@ -63,18 +63,19 @@ func TestRedisOverTLS(t *testing.T) {
 			reason       string
 		}{
 			{"good", "verified", certs.over(), probe.Healthy, ""},
-			{"good", "by another authority", other.over(), probe.Unhealthy, probe.ReasonTLSVerificationFailed},
-			{"good", "by the system's authorities", &probe.TLS{}, probe.Unhealthy, probe.ReasonTLSVerificationFailed},
-			{"expired", "verified", certs.over(), probe.Unhealthy, probe.ReasonTLSVerificationFailed},
+			{"good", "by another authority", other.over(), probe.Unhealthy, probe.ReasonTLSUnknownAuthority},
+			{"good", "by the system's authorities", &probe.TLS{}, probe.Unhealthy, probe.ReasonTLSUnknownAuthority},
+			{"expired", "verified", certs.over(), probe.Unhealthy, probe.ReasonTLSCertificateExpired},
 			{"expired", "not verified", &probe.TLS{InsecureSkipVerify: true}, probe.Healthy, ""},
-			{"other", "verified", certs.over(), probe.Unhealthy, probe.ReasonTLSVerificationFailed},
+			{"other", "verified", certs.over(), probe.Unhealthy, probe.ReasonTLSNameMismatch},
 			{"other", "by its name", &probe.TLS{RootCAs: certs.Pool(), ServerName: "other.example.com"}, probe.Healthy, ""},
 			{"wants clients", "with a certificate", certs.overWithClient(t), probe.Healthy, ""},
-			{"wants clients", "without one", certs.over(), probe.Unhealthy, probe.ReasonTLSHandshakeFailed},
+			{"wants clients", "without one", certs.over(), probe.Unhealthy, probe.ReasonTLSClientCertificateRequired},
 		} {
 			if test.server == server.name {
 				t.Run(server.name+", "+test.name, func(t *testing.T) {
 					watch(t, probe.Check{TCP: &ping, TLS: test.tls}, port).becomes(test.verdict, test.reason)
+					watch(t, probe.Check{TCP: &probe.TCPSocket{}, TLS: test.tls}, port).becomes(test.verdict, test.reason)
 				})
 			}
 		}

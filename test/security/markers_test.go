@@ -95,8 +95,8 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 				w.Header().Set("Grpc-Status", "13")
 			})
 		}, nil, v1alpha1.TargetReasonUnexpectedStatus},
-		{"issuer", "https", secure, trusts(v1alpha1.CACertificateKindSecret, "of-farm", marker+".example"), v1alpha1.TargetReasonTLSVerificationFailed},
-		{"subject", "https", secure, trusts(v1alpha1.CACertificateKindConfigMap, "authority", "other.example"), v1alpha1.TargetReasonTLSVerificationFailed},
+		{"issuer", "https", secure, trusts(v1alpha1.CACertificateKindSecret, "of-farm", marker+".example"), v1alpha1.TargetReasonTLSUnknownAuthority},
+		{"subject", "https", secure, trusts(v1alpha1.CACertificateKindConfigMap, "authority", "other.example"), v1alpha1.TargetReasonTLSNameMismatch},
 		{"client", "https", secure, func(h *v1alpha1.HealthCheck) {
 			trusts(v1alpha1.CACertificateKindConfigMap, "authority", marker+".example")(h)
 			h.TLS.ClientCertificateRef = &v1alpha1.SecretReference{Name: "client"}

@@ -1,0 +1,204 @@
+package probe
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// acceptance is how long to wait at most for a sign that a peer has accepted a handshake.
+const acceptance = time.Second
+
+// The alerts by which a peer says that it wants a certificate (RFC 8446, section 6.2; RFC 5246,
+// section 7.4.6). But for the last they may also mean that the certificate shown is no good.
+const (
+	alertHandshakeFailure    tls.AlertError = 40
+	alertBadCertificate      tls.AlertError = 42
+	alertCertificateUnknown  tls.AlertError = 46
+	alertCertificateRequired tls.AlertError = 116
+)
+
+// tlsConfig is the configuration that all endpoints of a check share. host is its Host header.
+func tlsConfig(t *TLS, host, protocol string) *tls.Config {
+	config := &tls.Config{
+		ServerName:         cmp.Or(t.ServerName, withoutPort(host)),
+		RootCAs:            t.RootCAs,
+		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user asks for it by verification: None
+		// A probe carries no secret that must outlive quantum computers; hybrid key shares cost a third of a handshake.
+		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521},
+	}
+	if protocol != "" {
+		config.NextProtos = []string{protocol}
+	}
+	return config
+}
+
+// withoutPort returns the name or the address of a Host header.
+func withoutPort(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return strings.Trim(host, "[]")
+}
+
+// session is a connection over TLS to one endpoint.
+type session struct {
+	*tls.Conn
+	handler  *handler
+	bare     bool        // the peer has asked for a certificate, and there was none
+	ticket   bool        // the peer has sent a session ticket
+	accepted atomic.Bool // the handshake is complete on this side, and the peer has not refused it yet
+}
+
+// secure makes a session of a connection to e. Nothing has been said yet.
+func (h *handler) secure(conn net.Conn, e Endpoint) *session {
+	s := &session{handler: h}
+	config := h.tls.Clone()
+	config.ServerName = h.serverName(e)
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		s.bare = h.certificate == nil
+		return cmp.Or(h.certificate, &tls.Certificate{}), nil
+	}
+	if h.onlyOpens() {
+		config.ClientSessionCache = ticketWatch{s}
+	}
+	s.Conn = tls.Client(conn, config)
+	return s
+}
+
+// serverName is the name that is asked for and verified.
+func (h *handler) serverName(e Endpoint) string {
+	return cmp.Or(h.tls.ServerName, e.Host, e.Dial.Addr().WithZone("").String())
+}
+
+// ticketWatch is a cache of session tickets that keeps none. Once one has come, it ends the reading.
+type ticketWatch struct{ *session }
+
+// Get implements tls.ClientSessionCache.
+func (ticketWatch) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+
+// Put implements tls.ClientSessionCache.
+func (w ticketWatch) Put(string, *tls.ClientSessionState) {
+	w.ticket = true
+	_ = w.SetReadDeadline(time.Unix(1, 0))
+}
+
+// establish does the handshake. Of a check that waits for no answer it does all: it sends what is to
+// be sent, and waits until the peer has accepted the session.
+func (s *session) establish() error {
+	err := s.Handshake()
+	if err != nil || !s.handler.onlyOpens() {
+		return err
+	}
+	if opening := s.handler.opening(); opening != "" {
+		_, err = s.Write([]byte(opening))
+	}
+	return cmp.Or(s.awaitAcceptance(), err)
+}
+
+// awaitAcceptance waits for a sign that the peer has accepted the handshake: a session ticket or data.
+// In TLS 1.3 this side is done before the peer has seen its certificate, and a refusal comes after
+// that, as an alert. A peer that says nothing accepts.
+func (s *session) awaitAcceptance() error {
+	if s.ConnectionState().Version < tls.VersionTLS13 {
+		return nil
+	}
+	s.accepted.Store(true)
+	_ = s.SetReadDeadline(time.Now().Add(acceptance))
+	_, err := s.Read(make([]byte, 1))
+	s.accepted.Store(false)
+	if errors.Is(err, os.ErrDeadlineExceeded) || s.ticket && !isAlert(err) {
+		return nil
+	}
+	return err
+}
+
+// Read is that of tls.Conn, with an alertError for an alert.
+func (s *session) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if reason := s.alertReason(err); reason != "" {
+		err = alertError(reason)
+	}
+	return n, err
+}
+
+// Write is that of tls.Conn. Where the peer has refused the session and is gone, it fails with the
+// alert that the peer has left.
+func (s *session) Write(b []byte) (int, error) {
+	n, err := s.Conn.Write(b)
+	if err != nil {
+		if _, last := s.Read(make([]byte, 1)); isAlert(last) {
+			err = last
+		}
+	}
+	return n, err
+}
+
+// alertError is the reason why a session ended with an alert.
+type alertError string
+
+func (e alertError) Error() string { return string(e) }
+
+func isAlert(err error) bool {
+	var alert alertError
+	return errors.As(err, &alert)
+}
+
+// alertReason is the reason that is told where err is an alert, the peer's or this side's; else "".
+func (s *session) alertReason(err error) string {
+	var op *net.OpError
+	if !errors.As(err, &op) || !strings.HasSuffix(op.Op, " error") {
+		return ""
+	}
+	is := func(alert tls.AlertError) bool { return op.Op == "remote error" && op.Err.Error() == alert.Error() }
+	if is(alertCertificateRequired) ||
+		s.bare && (is(alertHandshakeFailure) || is(alertBadCertificate) || is(alertCertificateUnknown)) {
+		return ReasonTLSClientCertificateRequired
+	}
+	return ReasonTLSHandshakeFailed
+}
+
+// outcome is the outcome of a probe whose session could not be established.
+func (s *session) outcome(err error) outcome {
+	var (
+		verification *tls.CertificateVerificationError
+		errno        syscall.Errno
+		alert        alertError
+	)
+	switch {
+	case errors.As(err, &verification):
+		return failed(verificationReason(verification.Err))
+	case errors.As(err, &errno), errors.Is(err, os.ErrDeadlineExceeded):
+		return socketOutcome(err)
+	case errors.As(err, &alert):
+		return failed(string(alert))
+	default:
+		return failed(cmp.Or(s.alertReason(err), ReasonTLSHandshakeFailed))
+	}
+}
+
+// verificationReason is the reason why a peer's certificate was refused.
+func verificationReason(err error) string {
+	var (
+		authority x509.UnknownAuthorityError
+		name      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+	)
+	switch {
+	case errors.As(err, &authority):
+		return ReasonTLSUnknownAuthority
+	case errors.As(err, &name):
+		return ReasonTLSNameMismatch
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(invalid.Cert.NotAfter):
+		return ReasonTLSCertificateExpired // x509 calls one expired that isn't valid yet, too
+	default:
+		return ReasonTLSVerificationFailed
+	}
+}

@@ -91,6 +91,30 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 	}
 }
 
+// ownService has the Service belong to whom deletionPolicy says, in a write of its own, so that this holds whatever becomes of the rest of the spec.
+func (r *Reconciler) ownService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	for range maxServiceWrites {
+		if o.service == nil || !o.service.DeletionTimestamp.IsZero() || r.protected(b) {
+			return
+		}
+		next := plan.OwnService(b, o.service)
+		if next == nil {
+			return
+		}
+		err := r.writeService(ctx, next, m)
+		switch {
+		case err == nil:
+			o.service = next
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			o.service, err = r.liveService(ctx, client.ObjectKeyFromObject(next))
+		}
+		if err != nil {
+			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("The owner of Service %q can't be written: %s", next.Name, refusal(err)), err)
+			return
+		}
+	}
+}
+
 var errContended = errors.New("the Service was changed by others between each reading and writing")
 
 // lag makes o go by the ports that the Service can't be given at present, and remember those that it
@@ -199,14 +223,6 @@ func retriable(err error) error {
 		return nil
 	}
 	return err
-}
-
-// sliceOwner is the controller reference of the slices: the Service, where it is ours.
-func (o *observation) sliceOwner(b *v1alpha1.ExternalBackend) *metav1.OwnerReference {
-	if b.Spec.ServiceRef == nil && metav1.IsControlledBy(o.service, b) {
-		return metav1.NewControllerRef(o.service, corev1.SchemeGroupVersion.WithKind("Service"))
-	}
-	return metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend"))
 }
 
 // applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish, or to make

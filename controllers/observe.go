@@ -110,7 +110,10 @@ func (r *Reconciler) left(ctx context.Context, b *v1alpha1.ExternalBackend, serv
 
 // orphaned: something that we own has lost its owner. Someone may have taken it off, or the garbage collector, on behalf of who deletes b and wants to keep what it owns.
 func (o *observation) orphaned(b *v1alpha1.ExternalBackend) bool {
-	if s := o.service; s != nil && b.Spec.ServiceRef == nil && metav1.GetControllerOf(s) == nil && plan.Owns(b, s) && s.Annotations[plan.AnnotationAdopted] == "" {
+	if plan.Retains(b) {
+		return false // what is there already stays whatever b's end is
+	}
+	if s := o.service; s != nil && b.Spec.ServiceRef == nil && metav1.GetControllerOf(s) == nil && plan.Owns(b, s) && !plan.Adopted(b, s) {
 		return true
 	}
 	return slices.ContainsFunc(o.slices, func(s *discoveryv1.EndpointSlice) bool { return metav1.GetControllerOf(s) == nil })
@@ -133,7 +136,7 @@ func (r *Reconciler) ownSlices(ctx context.Context, b *v1alpha1.ExternalBackend,
 		return nil, err
 	}
 	owners := []types.UID{b.UID}
-	if service != nil && metav1.IsControlledBy(service, b) {
+	if service != nil && b.Spec.ServiceRef == nil && plan.Owns(b, service) {
 		owners = append(owners, service.UID)
 	}
 	for _, uid := range owners {
@@ -143,7 +146,7 @@ func (r *Reconciler) ownSlices(ctx context.Context, b *v1alpha1.ExternalBackend,
 		}
 		known := sliceNames(out)
 		for _, s := range controlled {
-			if !known[s.Name] {
+			if !known[s.Name] && (uid == b.UID || !plan.Adopted(b, service) || writtenFor(s, b.Name)) {
 				out = append(out, s)
 			}
 		}
@@ -158,6 +161,13 @@ func sliceNames(list []*discoveryv1.EndpointSlice) map[string]bool {
 		names[s.Name] = true
 	}
 	return names
+}
+
+// writtenFor reports whether s is a slice of ours that names no other ExternalBackend. Behind a
+// Service that was adopted there may be slices of others, or of an ExternalBackend before it.
+func writtenFor(s *discoveryv1.EndpointSlice, backend string) bool {
+	name := s.Labels[v1alpha1.LabelName]
+	return ours(s) && (name == "" || name == backend)
 }
 
 // slicesOf are the slices with the labels of an ExternalBackend as the cache shows them, not to be changed.

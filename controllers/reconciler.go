@@ -208,6 +208,7 @@ func (o *outcome) fail(reason, message string, err error) {
 // program does all that spec and observation ask for, but for status.
 func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
 	out := outcome{status: plan.StatusInput{Backend: b, Before: o.status, Known: m.targets, Now: r.now()}}
+	r.ownService(ctx, b, o, m, &out)
 	if out.status.Invalid = plan.Validate(b, o.service); out.status.Invalid != "" {
 		r.withdrawRefused(ctx, b, o, m, &out)
 		return out
@@ -296,13 +297,13 @@ func (r *Reconciler) nothing(b *v1alpha1.ExternalBackend, o *observation, out *o
 	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
 }
 
-// withdrawRefused takes back what policy has come to refuse of what stands, where the spec can't be acted on; all else stays as it is.
+// withdrawRefused takes back what policy has come to refuse of what stands, where the spec can't be acted on; all else stays as it is, but for owners.
 func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	if o.service == nil {
 		return
 	}
 	kept, refused := plan.Refused(b, plan.Published(o.slices).Endpoints(), m.named, permit(o.view), permitUnnamed(o.view))
-	if refused == "" {
+	if refused == "" && plan.BelongTo(o.slices, plan.SliceOwner(b, o.service)) {
 		return
 	}
 	front := o.front(b, m)
@@ -310,7 +311,9 @@ func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBa
 	template.Labels = plan.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
 	o.desired = kept
 	r.applySlices(ctx, b, o, m, plan.Slices(template, kept, o.slices), out)
-	out.status.Withdrawn, out.status.Left = refused, kept
+	if refused != "" {
+		out.status.Withdrawn, out.status.Left = refused, kept
+	}
 }
 
 // publishPassthrough programs the slice that holds the target's name itself.
@@ -328,7 +331,7 @@ func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.Externa
 // template is what all of b's slices share.
 func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, m *memory, front *front) plan.SliceTemplate {
 	return plan.SliceTemplate{
-		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name, Labels: plan.ServiceLabels(b), Owner: o.sliceOwner(b),
+		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name, Labels: plan.ServiceLabels(b), Owner: plan.SliceOwner(b, o.service),
 		Headless: front.Headless, ZoneHints: front.ZoneHints, NodeHints: front.NodeHints, Taken: m.taken, Max: r.Options.MaxEndpointsPerSlice,
 	}
 }

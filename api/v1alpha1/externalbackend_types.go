@@ -85,6 +85,15 @@ type ExternalBackendSpec struct {
 	// +kubebuilder:validation:XValidation:rule=`self.all(p, !has(p.nodePort) || p.nodePort == 0 || self.exists_one(q, has(q.nodePort) && q.nodePort == p.nodePort && q.protocol == p.protocol))`,message="no two ports may have the same nodePort and protocol"
 	Ports []Port `json:"ports"`
 
+	// deletionPolicy says what becomes of the Service and its EndpointSlices when
+	// the ExternalBackend is deleted: Delete (the default) deletes the Service that
+	// was created for it, and its EndpointSlices; Retain leaves both as they are,
+	// with the last health, for whoever comes back under this name. A Service that
+	// was adopted, or that serviceRef names, is never deleted. Retain is in force
+	// once status.observedGeneration has it.
+	// +optional
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+
 	// targets are the endpoints' sources, at most 1,024, with distinct names;
 	// absent or empty, nothing is published.
 	// +optional
@@ -115,6 +124,18 @@ type ExternalBackendSpec struct {
 	// +kubebuilder:validation:Maximum=604800
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
 }
+
+// DeletionPolicy says what a deleted ExternalBackend leaves behind.
+//
+// +kubebuilder:validation:Enum=Delete;Retain
+type DeletionPolicy string
+
+const (
+	// DeletionPolicyDelete deletes the Service that was created, and the EndpointSlices.
+	DeletionPolicyDelete DeletionPolicy = "Delete"
+	// DeletionPolicyRetain leaves the Service and the EndpointSlices as they are.
+	DeletionPolicyRetain DeletionPolicy = "Retain"
+)
 
 // ServiceType is the kind of Service in front of the endpoints.
 type ServiceType string

@@ -51,8 +51,8 @@ func OfPredecessor(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	return owner != nil && owner.APIVersion == v1alpha1.GroupVersion.String() && owner.Kind == "ExternalBackend" && owner.Name == b.Name && owner.UID != b.UID
 }
 
-// adopted tells whether s is b's by adoption.
-func adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
+// Adopted reports whether s is b's by adoption.
+func Adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	return Owns(b, s) && s.Annotations[AnnotationAdopted] != ""
 }
 
@@ -71,7 +71,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) Servi
 		out.Adopted = true
 	}
 	s := live.DeepCopy()
-	setService(b, s, out.Adopted || adopted(b, live))
+	setService(b, s, out.Adopted || Adopted(b, live))
 	if crossesHeadless(b, live) {
 		passThroughName(s, Nowhere)
 		out.HeadlessChanged = true
@@ -218,9 +218,8 @@ func setMeta(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	}
 	if adopted {
 		annotations[AnnotationAdopted] = "true"
-	} else if metav1.GetControllerOf(s) == nil {
-		s.OwnerReferences = append(s.OwnerReferences, *metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")))
 	}
+	setOwner(b, s, adopted)
 	s.Labels = merge(s.Labels, labels, before.Labels)
 	s.Annotations = merge(s.Annotations, annotations, append(before.Annotations, AnnotationServiceKeys))
 }

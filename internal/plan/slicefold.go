@@ -9,7 +9,7 @@ import (
 func (p *planner) fold(g *group) {
 	anyone := func(*slot) bool { return true }
 	written := func(s *slot) bool { return s.written }
-	p.foldInto(g, func(s *slot) bool { return s.written && !s.flipped }, written, 0)
+	p.foldInto(g, func(s *slot) bool { return s.written && !s.flipped && !s.renamed }, written, 0)
 	if p.lights(g) <= maxLight {
 		return
 	}

@@ -82,8 +82,11 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 	switch {
 	case s.leaving:
 		s.written = len(match) > 0
+	case !s.written && s.size == 0:
+		s.written = true
 	case !s.written:
-		s.written = s.size == 0 || !p.metadata.in(&s.slice.ObjectMeta, p.annotation.bytes())
+		s.renamed = !p.metadata.in(&s.slice.ObjectMeta, p.annotation.bytes())
+		s.written = s.renamed
 	}
 	p.locate(g, s)
 	if s.written {
@@ -134,7 +137,7 @@ func (p *planner) put(s *slot, list []int32) {
 	if len(list) > 0 {
 		s.members = append(s.members, list...)
 		s.size = len(s.members)
-		s.gains = true
+		s.gains, s.renamed = true, false
 		s.readies = s.readies || slices.ContainsFunc(list, func(j int32) bool { return p.desired[j].Ready })
 	}
 }

@@ -63,7 +63,7 @@ func (m *sliceMetadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
 	return ok == (m.extra != "") && extra == m.extra && meta.Annotations[v1alpha1.AnnotationEndpoints] == string(endpoints) && m.owned(meta.OwnerReferences)
 }
 
-// owned reports whether our owner, and nobody else, is the controller.
+// owned reports whether our owner is among refs, and nobody in its place.
 func (m *sliceMetadata) owned(refs []metav1.OwnerReference) bool {
 	if m.owner == nil {
 		return true
@@ -80,9 +80,10 @@ func (m *sliceMetadata) owned(refs []metav1.OwnerReference) bool {
 	return found
 }
 
-// disputes reports whether ref stands where our owner's reference belongs.
+// disputes reports whether ref stands where our owner's reference belongs: a slice has one
+// controller at most, and belongs to its Service or its ExternalBackend, never to both.
 func (m *sliceMetadata) disputes(ref *metav1.OwnerReference) bool {
-	return ref.UID == m.owner.UID || isTrue(ref.Controller)
+	return ref.UID == m.owner.UID || isTrue(ref.Controller) || isKind(ref, kindService) || isKind(ref, kindBackend)
 }
 
 func sameOwner(a, b *metav1.OwnerReference) bool {

@@ -10,15 +10,16 @@
 //  2. places the A additions: into emptied slices, then where their target or their zone is at home among the k, then as many elsewhere among the
 //     k as would not fit into ceil(max(0, A-F)/B) further slices, F being the room in the k;
 //  3. cuts the rest, in the order of their fate, into just that many pieces. A piece goes into an untouched slice that has room for all of it, else it becomes a slice;
-//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into another one that is written anyway, and is deleted instead of being written;
+//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into another one that is written anyway, and is deleted instead of being written.
+//     One of which nothing but metadata changes stays: a new owner or label moves no endpoint;
 //  5. folds one untouched light slice more where otherwise over two light ones would remain.
 //
 // Writes. Every one of the k is written or deleted, once, by 1 and 4; 3 touches ceil(max(0, A-F)/B) others, and fewer would not hold the additions: that is W*, and
 // without 5 it is the price. 5 costs one deletion more: its receiver is being written already.
 //
 // Slices. Two light slices fit into one, so 4 leaves at most one light slice among those that were there and are written; the pieces waste less than B places together,
-// so at most one new slice is light, and 4 folds the former into it. So at most one light slice is written. With the two that the plan before left there are three, and 5
-// makes them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light ones there are at most h + 2 <= 2 x ideal + 1. Where the
+// so at most one new slice is light, and 4 folds the former into it. So at most one light slice is written, beside those of which only metadata changes. With the two that the plan
+// before left there are three, and 5 makes them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light ones there are at most h + 2 <= 2 x ideal + 1. Where the
 // bound is broken all the same (the cap was raised, slices were edited by hand), folding goes on, at its price, until two light ones are left.
 //
 // Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last, and out of a slice that holds more than B (the cap was lowered), which is
@@ -193,6 +194,7 @@ type slot struct {
 	written  bool // has to be written
 	gains    bool // endpoints come in
 	flipped  bool // an endpoint that stays changes its conditions
+	renamed  bool // only metadata changes
 	readies  bool // an endpoint becomes ready, or comes in so
 	relaxes  bool // a ready endpoint is to be so no more, or goes
 	loses    bool // an endpoint goes

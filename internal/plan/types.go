@@ -42,7 +42,7 @@ type SliceTemplate struct {
 	Service, Backend string
 	// Labels are spec.service.labels: kube-proxy and others select slices by the labels of their Service.
 	Labels map[string]string
-	// Owner is the controller reference that every slice carries.
+	// Owner is the owner reference that every slice carries; nil: those that it has stay.
 	Owner *metav1.OwnerReference
 	// Headless slices carry the label service.kubernetes.io/headless, so that kube-proxy passes them over.
 	Headless bool

@@ -29,6 +29,10 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
 	errs = append(errs, validateMetadata(b.Spec.Service, spec.Child("service"))...)
+	if !knownPolicy(b) {
+		errs = append(errs, field.NotSupported(spec.Child("deletionPolicy"), b.Spec.DeletionPolicy,
+			[]v1alpha1.DeletionPolicy{v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain}))
+	}
 	errs = append(errs, validateTargets(b, spec.Child("targets"))...)
 	errs = append(errs, validateLocal(b, live, spec.Child("targets"))...)
 	errs = append(errs, validateCheck(b, spec.Child("healthCheck"))...)

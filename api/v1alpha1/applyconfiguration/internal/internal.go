@@ -110,6 +110,8 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.DNSTransport
   scalar: string
+- name: com.github.external-backend.operator.api.v1alpha1.DeletionPolicy
+  scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.EndpointCounts
   map:
     fields:
@@ -182,6 +184,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendSpec
   map:
     fields:
+    - name: deletionPolicy
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.DeletionPolicy
     - name: dns
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.DNS

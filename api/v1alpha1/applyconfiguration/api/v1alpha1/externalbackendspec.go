@@ -18,6 +18,10 @@ limitations under the License.
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "github.com/external-backend/operator/api/v1alpha1"
+)
+
 // ExternalBackendSpecApplyConfiguration represents a declarative configuration of the ExternalBackendSpec type for use
 // with apply.
 //
@@ -32,6 +36,13 @@ type ExternalBackendSpecApplyConfiguration struct {
 	ServiceRef *ServiceReferenceApplyConfiguration `json:"serviceRef,omitempty"`
 	// ports are the Service's ports, 1 to 100, with distinct names.
 	Ports []PortApplyConfiguration `json:"ports,omitempty"`
+	// deletionPolicy says what becomes of the Service and its EndpointSlices when
+	// the ExternalBackend is deleted: Delete (the default) deletes the Service that
+	// was created for it, and its EndpointSlices; Retain leaves both as they are,
+	// with the last health, for whoever comes back under this name. A Service that
+	// was adopted, or that serviceRef names, is never deleted. Retain is in force
+	// once status.observedGeneration has it.
+	DeletionPolicy *apiv1alpha1.DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// targets are the endpoints' sources, at most 1,024, with distinct names;
 	// absent or empty, nothing is published.
 	Targets []TargetApplyConfiguration `json:"targets,omitempty"`
@@ -80,6 +91,14 @@ func (b *ExternalBackendSpecApplyConfiguration) WithPorts(values ...*PortApplyCo
 		}
 		b.Ports = append(b.Ports, *values[i])
 	}
+	return b
+}
+
+// WithDeletionPolicy sets the DeletionPolicy field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DeletionPolicy field is set to the value of the last call.
+func (b *ExternalBackendSpecApplyConfiguration) WithDeletionPolicy(value apiv1alpha1.DeletionPolicy) *ExternalBackendSpecApplyConfiguration {
+	b.DeletionPolicy = &value
 	return b
 }
 

@@ -1,0 +1,94 @@
+package plan
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// Owner references are all that deletionPolicy is made of: the garbage collector acts on them,
+// whether a manager runs or not.
+//
+//	                            Service belongs to   slices belong to
+//	created, Delete             ExternalBackend      Service
+//	created, Retain             nobody               Service
+//	adopted, Delete             nobody               ExternalBackend
+//	adopted, Retain             nobody               Service
+//	serviceRef, Delete          its owner            ExternalBackend
+//	serviceRef, Retain          its owner            Service, not as its controller
+//
+// In the last row others may attach to the Service as well, and the slices of all of them must
+// not look like those of one controller.
+
+var (
+	kindBackend = v1alpha1.GroupVersion.WithKind("ExternalBackend")
+	kindService = corev1.SchemeGroupVersion.WithKind("Service")
+)
+
+// Retains reports whether the Service and its slices outlive b.
+func Retains(b *v1alpha1.ExternalBackend) bool {
+	return b.Spec.DeletionPolicy == v1alpha1.DeletionPolicyRetain
+}
+
+// knownPolicy reports whether b's deletionPolicy is one that this version can act on.
+func knownPolicy(b *v1alpha1.ExternalBackend) bool {
+	return slices.Contains([]v1alpha1.DeletionPolicy{"", v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain}, b.Spec.DeletionPolicy)
+}
+
+// SliceOwner returns the owner reference that b's slices carry; nil where there is no telling, and
+// they keep those that they have. service is the one in front of them, or nil.
+func SliceOwner(b *v1alpha1.ExternalBackend, service *corev1.Service) *metav1.OwnerReference {
+	switch {
+	case !knownPolicy(b):
+		return nil
+	case !Retains(b) && (b.Spec.ServiceRef != nil || service == nil || !metav1.IsControlledBy(service, b)):
+		return metav1.NewControllerRef(b, kindBackend)
+	case service == nil:
+		return nil
+	case b.Spec.ServiceRef != nil:
+		return &metav1.OwnerReference{APIVersion: kindService.GroupVersion().String(), Kind: kindService.Kind, Name: service.Name, UID: service.UID}
+	}
+	return metav1.NewControllerRef(service, kindService)
+}
+
+// OwnService returns live with the owner references that b's deletionPolicy asks for; nil where it
+// has them, and where live is not b's.
+func OwnService(b *v1alpha1.ExternalBackend, live *corev1.Service) *corev1.Service {
+	if b.Spec.ServiceRef != nil || !knownPolicy(b) || !Owns(b, live) {
+		return nil
+	}
+	s := live.DeepCopy()
+	setOwner(b, s, Adopted(b, live))
+	if equality.Semantic.DeepEqual(s.OwnerReferences, live.OwnerReferences) {
+		return nil
+	}
+	return s
+}
+
+// setOwner sets what the Service's owner references say of b.
+func setOwner(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
+	switch {
+	case adopted:
+	case Retains(b):
+		s.OwnerReferences = slices.DeleteFunc(s.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == b.UID })
+	case metav1.GetControllerOf(s) == nil:
+		s.OwnerReferences = append(s.OwnerReferences, *metav1.NewControllerRef(b, kindBackend))
+	}
+}
+
+// BelongTo reports whether all these slices have owner as SliceOwner returned it.
+func BelongTo(list []*discoveryv1.EndpointSlice, owner *metav1.OwnerReference) bool {
+	m := sliceMetadata{owner: owner}
+	return !slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return !m.owned(s.OwnerReferences) })
+}
+
+// isKind reports whether ref names an object of that kind.
+func isKind(ref *metav1.OwnerReference, kind schema.GroupVersionKind) bool {
+	return ref.Kind == kind.Kind && ref.APIVersion == kind.GroupVersion().String()
+}

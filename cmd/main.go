@@ -58,6 +58,7 @@ func parseFlags(set *flag.FlagSet, args []string) (*flags, error) {
 	set.IntVar(&f.options.MaxEndpointsPerBackend, "max-endpoints-per-backend", 10000, "Endpoints of one ExternalBackend at most.")
 	set.IntVar(&f.options.MaxConcurrentProbes, "max-concurrent-probes", 4096, "Probes in flight at most.")
 	set.IntVar(&f.options.MaxAddressesPerName, "max-addresses-per-name", 1024, "Addresses published for one DNS name at most.")
+	set.DurationVar(&f.options.OrphanGrace, "orphan-grace", 10*time.Minute, "How long EndpointSlices without owner, ExternalBackend and Service are kept for a restore to bring them back, counted from the later of their creation and the manager's start.")
 	set.StringVar(&f.protected, "protected-services", "", "Services that no ExternalBackend may stand behind, as namespace/name,...; default/kubernetes always is one.")
 	set.StringVar(&f.options.ClusterDomain, "cluster-domain", "cluster.local", "The DNS domain of this cluster, whose names can't be published as such.")
 	set.StringVar(&f.options.ResolvConf, "resolv-conf", "/etc/resolv.conf", "Names the nameservers of ExternalBackends without spec.dns.nameservers.")
@@ -96,6 +97,9 @@ func (f *flags) complete() error {
 		if bound.value < bound.low || bound.value > bound.high {
 			return fmt.Errorf("--%s=%d: must be from %d to %d", bound.name, bound.value, bound.low, bound.high)
 		}
+	}
+	if f.options.OrphanGrace < 0 {
+		return fmt.Errorf("--orphan-grace=%s: must not be negative", f.options.OrphanGrace)
 	}
 	f.options.Protected = map[types.NamespacedName]bool{}
 	for _, text := range list(f.protected) {

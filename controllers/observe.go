@@ -121,11 +121,8 @@ func (o *observation) orphaned(b *v1alpha1.ExternalBackend) bool {
 
 // dying asks the API server itself whether b is being deleted, or gone: the cache may not have seen it yet.
 func (r *Reconciler) dying(ctx context.Context, b *v1alpha1.ExternalBackend) (bool, error) {
-	var list v1alpha1.ExternalBackendList
-	if err := r.Live.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingFields{metav1.ObjectNameField: b.Name}); err != nil {
-		return false, err
-	}
-	return len(list.Items) == 0 || list.Items[0].UID != b.UID || !list.Items[0].DeletionTimestamp.IsZero(), nil
+	live, err := r.liveBackend(ctx, client.ObjectKeyFromObject(b))
+	return err == nil && (live == nil || live.UID != b.UID || !live.DeletionTimestamp.IsZero()), err
 }
 
 // ownSlices are b's slices as the cache shows them, not to be changed: those with its labels, and those that it controls, itself or by its Service, whatever has

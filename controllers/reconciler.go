@@ -33,6 +33,8 @@ type Options struct {
 	ClusterDomain          string
 	ClusterCIDRs           []netip.Prefix
 	DefaultDeny            bool
+	// OrphanGrace is how long slices without owner, ExternalBackend and Service are kept.
+	OrphanGrace time.Duration
 	// Protected are the Services that nothing may stand behind; default/kubernetes always is one.
 	Protected map[types.NamespacedName]bool
 }
@@ -62,6 +64,8 @@ type Reconciler struct {
 	Prober   Prober
 	Metrics  *Metrics
 	Options  Options
+	// Started is when the manager started.
+	Started time.Time
 
 	policies *policies
 	memories memories
@@ -85,7 +89,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 		r.forget(req.NamespacedName)
-		return ctrl.Result{}, r.removeOrphans(ctx, req.NamespacedName)
+		next, err := r.removeOrphans(ctx, req.NamespacedName)
+		return ctrl.Result{RequeueAfter: r.after(next)}, err
 	}
 	deleted := !b.DeletionTimestamp.IsZero()
 	if collected(&b) {
@@ -144,7 +149,11 @@ func (r *Reconciler) until(planned, status time.Time, m *memory) time.Duration {
 	if m.outstanding() {
 		planned = earlier(planned, r.now().Add(unseen))
 	}
-	at := earlier(planned, earlier(status, m.events.next()))
+	return r.after(earlier(planned, earlier(status, m.events.next())))
+}
+
+// after is how long to wait until at; 0 for never.
+func (r *Reconciler) after(at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0
 	}
@@ -165,23 +174,6 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.Resolver.Forget(key)
 	r.Metrics.forget(key)
 	r.memories.forget(key)
-}
-
-// removeOrphans deletes what the garbage collector will not: slices of an ExternalBackend that is gone, without an owner.
-func (r *Reconciler) removeOrphans(ctx context.Context, key types.NamespacedName) error {
-	left, err := r.slicesOf(ctx, key)
-	if err != nil {
-		return err
-	}
-	for _, s := range left {
-		if metav1.GetControllerOf(s) != nil {
-			continue
-		}
-		if err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID}); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // outcome is what came of one reconcile, for status and events.
@@ -219,6 +211,11 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	switch conflict := r.conflict(b, o); {
 	case conflict == "" && !b.DeletionTimestamp.IsZero(): // nothing is made anew
 	case conflict == "":
+		if until := r.awaitsService(b, o); !until.IsZero() {
+			out.next = earlier(out.next, until)
+			out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist, and EndpointSlices of this ExternalBackend were there before it: for half a minute it may still be restored, then it is made.", plan.ServiceName(b)), nil)
+			return out
+		}
 		if r.publishAhead(ctx, b, o, m, &out) {
 			r.applyService(ctx, b, o, m, &out)
 		}

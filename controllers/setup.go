@@ -93,6 +93,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		Recorder: mgr.GetEventRecorder("external-backend"),
 		Metrics:  NewMetrics(metrics),
 		Options:  options,
+		Started:  time.Now(),
 		policies: &policies{
 			client: mgr.GetClient(), declared: options.ClusterCIDRs, defaultDeny: options.DefaultDeny, clusterDomain: options.ClusterDomain,
 			changes: make(chan struct{}, 1),
@@ -190,9 +191,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		Named("externalbackend").
 		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(specs, predicate.Funcs{UpdateFunc: r.statusEdited}))).
 		Watches(&v1alpha1.ExternalBackend{}, r.wakeSiblings()).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return r.behind(ctx, o.GetNamespace(), o.GetName())
-		})).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.ofService)).
 		Watches(endpoints, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		}), builder.OnlyMetadata).

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -186,7 +187,7 @@ func (w *world) restart() {
 	w.resolver.seeds, w.prober.known = nil, nil
 	w.reconciler = &Reconciler{
 		Client: cachedClient{w.live, w}, Live: w.live, Recorder: noEvents{}, Resolver: w.resolver, Prober: w.prober, Metrics: NewMetrics(prometheus.NewRegistry()),
-		Options:  Options{MaxEndpointsPerSlice: 3, MaxEndpointsPerBackend: 1000},
+		Options: Options{MaxEndpointsPerSlice: 3, MaxEndpointsPerBackend: 1000, OrphanGrace: 10 * time.Minute}, Started: time.Now(),
 		policies: &policies{client: cachedClient{w.live, w}},
 	}
 	w.refresh()

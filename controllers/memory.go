@@ -25,6 +25,8 @@ type memory struct {
 	notReadyToo bool
 	// beside is what other ExternalBackends on the Service published when it was looked at last: one that hands an address over has just let it go.
 	beside []plan.Endpoint
+	// gone tells since when the ExternalBackends that slices of ours behind the Service name are known to be gone.
+	gone map[string]time.Time
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState
@@ -221,6 +223,31 @@ func (m *memory) updatedSlice(s *discoveryv1.EndpointSlice) {
 func (m *memory) deletedSlice(s *discoveryv1.EndpointSlice) {
 	delete(m.slices, s.Name)
 	m.deleted[s.UID] = true
+}
+
+// keptGrace is how long slices that were kept with their Service wait for their ExternalBackend before
+// another one on that Service takes them over: whoever deletes or applies several at once does
+// so in some order.
+const keptGrace = 10 * time.Second
+
+// abandoned are those of kept whose ExternalBackend has been gone for keptGrace; next is when there
+// will be more.
+func (m *memory) abandoned(kept []*discoveryv1.EndpointSlice, now time.Time) (due []*discoveryv1.EndpointSlice, next time.Time) {
+	gone := make(map[string]time.Time)
+	for _, s := range kept {
+		name := s.Labels[v1alpha1.LabelName]
+		gone[name] = now
+		if since, ok := m.gone[name]; ok {
+			gone[name] = since
+		}
+		if at := gone[name].Add(keptGrace); at.After(now) {
+			next = earlier(next, at)
+		} else {
+			due = append(due, s)
+		}
+	}
+	m.gone = gone
+	return due, next
 }
 
 // newer tells which of two states of one object came later.

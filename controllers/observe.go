@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -48,6 +49,9 @@ type observation struct {
 	yieldingEndpoints *metav1.PartialObjectMetadata
 	// mirrors are mirrored slices on their way out with their Endpoints.
 	mirrors []*discoveryv1.EndpointSlice
+	// kept are slices that were kept with the Service of an ExternalBackend that is gone; keptUntil is when more of them yield.
+	kept      []*discoveryv1.EndpointSlice
+	keptUntil time.Time
 	// handover is what all of these publish, where the Service is being taken over, and what is left of an ExternalBackend that is gone.
 	handover []plan.Endpoint
 	// beside is what other ExternalBackends on the same Service publish: what older ones do, and what younger ones do.
@@ -88,6 +92,8 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 	if err := r.observeOthers(ctx, b, key, o); err != nil {
 		return nil, err
 	}
+	abandoned, keptUntil := m.abandoned(o.kept, r.now())
+	o.yielding, o.keptUntil = append(o.yielding, abandoned...), keptUntil
 	o.view, err = r.policies.view(ctx, b.Namespace)
 	return o, err
 }
@@ -204,12 +210,13 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 			siblings[name] = append(siblings[name], s)
 		}
 	}
+	var left []*discoveryv1.EndpointSlice
 	for name, theirs := range siblings {
 		var sibling v1alpha1.ExternalBackend
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
 		switch {
-		case apierrors.IsNotFound(err), err == nil && collected(&sibling): // its slices are about to follow it
-			o.handover = append(o.handover, plan.Published(theirs).Endpoints()...)
+		case apierrors.IsNotFound(err), err == nil && collected(&sibling):
+			left = append(left, theirs...)
 		case err != nil:
 			return err
 		default:
@@ -228,6 +235,7 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 		return err
 	}
 	o.judge(b, foreign, &endpoints)
+	o.judgeLeft(left)
 	if adopts(b) && (len(o.yielding)+len(o.mirrors) > 0 || o.yieldingEndpoints != nil) {
 		return r.readHandover(ctx, service, o)
 	}
@@ -255,6 +263,25 @@ func (o *observation) judge(b *v1alpha1.ExternalBackend, foreign []*discoveryv1.
 			o.yielding = append(o.yielding, s)
 		default:
 			o.foreign = append(o.foreign, fmt.Sprintf("EndpointSlice %q", s.Name))
+		}
+	}
+}
+
+// judgeLeft tells what becomes of slices whose ExternalBackend is gone. Those without an owner
+// wait for it to come back, as in a restore: nobody touches them, and their claims hold. All
+// others are taken over: those that the garbage collector is about to delete with the
+// ExternalBackend, and, in time, those that were kept with the Service and that nobody maintains.
+func (o *observation) judgeLeft(left []*discoveryv1.EndpointSlice) {
+	for _, s := range left {
+		published := plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
+		if ownerless(s) {
+			o.beside = append(o.beside, published...)
+			o.older = append(o.older, published...)
+			continue
+		}
+		o.handover = append(o.handover, published...)
+		if owner := metav1.GetControllerOf(s); owner == nil || owner.Kind != "ExternalBackend" {
+			o.kept = append(o.kept, s)
 		}
 	}
 }

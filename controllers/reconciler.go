@@ -206,7 +206,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 		return out
 	}
 	m.refs = r.readReferences(ctx, b, m.refs)
-	out.next = m.refs.next(b)
+	out.next = earlier(m.refs.next(b), o.keptUntil)
 	out.status.References = &m.refs.problem
 	switch conflict := r.conflict(b, o); {
 	case conflict == "" && !b.DeletionTimestamp.IsZero(): // nothing is made anew
@@ -319,7 +319,9 @@ func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.Externa
 	front := o.front(b, m)
 	notes := o.nameNotes(b)
 	changes, publication := plan.PassthroughSlices(r.template(b, o, m, &front), b, front.Serves, notes.Denied == "", o.slices)
-	r.applySlices(ctx, b, o, m, changes, out)
+	if r.applySlices(ctx, b, o, m, changes, out) && len(publication.Endpoints) > 0 && out.status.Programmed == "" {
+		r.stopForeign(ctx, o, out)
+	}
 	candidates := plan.NoEndpoints(b, notes)
 	front.mismatch(b, &candidates, out)
 	out.status.Candidates, out.status.Publication = &candidates, &publication

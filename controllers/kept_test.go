@@ -1,0 +1,135 @@
+package controllers
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
+)
+
+// TestKeptSlicesAreTakenOver: whoever adopts a Service that was kept, or attaches to it, takes the slices of the ExternalBackend that is gone over: an address is missing at no
+// time, and afterwards our verdicts and our spec hold.
+func TestKeptSlicesAreTakenOver(t *testing.T) {
+	for _, way := range []string{adopting, attaching} {
+		for _, controlled := range []bool{true, false} { // not so by Retain with serviceRef
+			t.Run(fmt.Sprintf("%s/%t", way, controlled), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testKeptSlicesAreTakenOver(t, way, controlled) })
+			})
+		}
+	}
+}
+
+func testKeptSlicesAreTakenOver(t *testing.T, way string, controlled bool) {
+	service, slice := leftBy("former", shop.Name)
+	slice.OwnerReferences[0].Controller = new(controlled)
+	w := newWorld(t, service, slice)
+	w.what, w.stable = way, []netip.Addr{netip.MustParseAddr("203.0.113.1")}
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(having(way))
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "True")
+	if w.slices()[slice.Name] == nil {
+		t.Error("the slice of before has gone at once, although its ExternalBackend may be about to come back")
+	}
+	time.Sleep(w.look(shop.Name).RequeueAfter)
+	w.settle()
+	if w.slices()[slice.Name] != nil {
+		t.Error("the slice of before is still there")
+	}
+	verdict(probe.Unhealthy, 1, 2)(w)
+	w.settle()
+	for addr, e := range w.endpoints() {
+		if want := addr == netip.MustParseAddr("203.0.113.2"); e.Ready != want {
+			t.Errorf("%s is ready: %t", addr, e.Ready)
+		}
+	}
+	if n := len(w.endpoints()); n != 2 {
+		t.Errorf("%d endpoints, not the 2 of spec\n%s", n, w.state())
+	}
+}
+
+// TestTakingOverWaitsForAReadyEndpoint: what was kept goes on serving until ours does.
+func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service, slice := leftBy("former", shop.Name)
+		slice.Endpoints = slice.Endpoints[1:] // none that is shared
+		w := newWorld(t, service, slice)
+		w.spec(having(attaching))
+		w.settle()
+		time.Sleep(keptGrace)
+		w.settle()
+		if w.slices()[slice.Name] == nil {
+			t.Error("the slice of before has gone although none of ours is ready")
+		}
+		verdict(probe.Healthy, 1, 3)(w)
+		w.settle()
+		if w.slices()[slice.Name] != nil {
+			t.Error("the slice of before is still there although ours are ready")
+		}
+	})
+}
+
+// TestSiblingsThatAreKeptComeBack: of two ExternalBackends on a Service that were deleted with Retain, the one that comes back first leaves the other's endpoints alone.
+func TestSiblingsThatAreKeptComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service, slice := leftBy("former", shop.Name)
+		w := newWorld(t, service, slice)
+		verdict(probe.Healthy, 1, 9)(w)
+		w.spec(having(attaching))
+		w.settle()
+		time.Sleep(keptGrace / 2)
+		former := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "former", Namespace: shop.Namespace, UID: "uid-of-former", CreationTimestamp: metav1.Now()}}
+		former.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: shop.Name}
+		w.ok(w.live.Create(t.Context(), former))
+		w.settle()
+		time.Sleep(keptGrace)
+		w.settle()
+		if w.slices()[slice.Name] == nil {
+			t.Error("the slice of the one that has come back was taken over")
+		}
+	})
+}
+
+// TestSlicesThatWaitAreLeftAlone: slices without owner behind a Service wait for their ExternalBackend. Another one on the Service neither deletes them nor publishes their
+// addresses once more, and follows its own verdicts.
+func TestSlicesThatWaitAreLeftAlone(t *testing.T) {
+	for _, way := range []string{adopting, attaching} {
+		service, slice := leftBy("former", shop.Name)
+		slice.OwnerReferences = nil
+		w := newWorld(t, service, slice)
+		verdict(probe.Healthy, 1, 3)(w)
+		w.spec(having(way))
+		w.settle()
+		w.look("former")
+		verdict(probe.Unhealthy, 2, 3)(w)
+		w.settle()
+		left := w.slices()[slice.Name]
+		if left == nil || !equality.Semantic.DeepEqual(left.Endpoints, slice.Endpoints) {
+			t.Errorf("%s: the slice that waits is %v", way, left)
+		}
+		var own []plan.Endpoint
+		for name, s := range w.slices() {
+			if name != slice.Name {
+				own = append(own, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()...)
+			}
+		}
+		if len(own) != 1 || own[0].Addr != netip.MustParseAddr("203.0.113.2") || own[0].Ready {
+			t.Errorf("%s: of our own are published %v", way, own)
+		}
+		if s := w.backend().Status.Targets; !slices.ContainsFunc(s, func(s v1alpha1.TargetStatus) bool {
+			return s.Name == "a" && s.Reason == v1alpha1.TargetReasonDuplicateAddress
+		}) {
+			t.Errorf("%s: the target whose address waits is not reported: %v", way, s)
+		}
+	}
+}

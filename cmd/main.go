@@ -57,6 +57,7 @@ func parseFlags(set *flag.FlagSet, args []string) (*flags, error) {
 	set.IntVar(&f.options.MaxEndpointsPerSlice, "max-endpoints-per-slice", 100, "Endpoints in one EndpointSlice at most, 1 to 1000.")
 	set.IntVar(&f.options.MaxEndpointsPerBackend, "max-endpoints-per-backend", 10000, "Endpoints of one ExternalBackend at most.")
 	set.IntVar(&f.options.MaxConcurrentProbes, "max-concurrent-probes", 4096, "Probes in flight at most.")
+	set.IntVar(&f.options.BlindThreshold, "blind-threshold", 90, "Percent of the healthy endpoints that fall silent together where the manager takes its own network for broken, and none for unhealthy because of silence; 0: never.")
 	set.IntVar(&f.options.MaxAddressesPerName, "max-addresses-per-name", 1024, "Addresses published for one DNS name at most.")
 	set.DurationVar(&f.options.OrphanGrace, "orphan-grace", 10*time.Minute, "How long EndpointSlices without owner, ExternalBackend and Service are kept for a restore to bring them back, counted from the later of their creation and the manager's start.")
 	set.StringVar(&f.protected, "protected-services", "", "Services that no ExternalBackend may stand behind, as namespace/name,...; default/kubernetes always is one.")
@@ -93,6 +94,7 @@ func (f *flags) complete() error {
 		{"max-endpoints-per-backend", f.options.MaxEndpointsPerBackend, 1, 1_000_000},
 		{"max-concurrent-probes", f.options.MaxConcurrentProbes, 1, 1_000_000},
 		{"max-addresses-per-name", f.options.MaxAddressesPerName, 1, 1_000_000},
+		{"blind-threshold", f.options.BlindThreshold, 0, 100},
 	} {
 		if bound.value < bound.low || bound.value > bound.high {
 			return fmt.Errorf("--%s=%d: must be from %d to %d", bound.name, bound.value, bound.low, bound.high)
@@ -130,12 +132,32 @@ func list(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
+// namespaceFile holds the manager's own namespace inside a cluster.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// leaseName is that of the lease by which one manager leads.
+const leaseName = "external-backend.io"
+
+// lease names the lease; where nobody is elected it has a namespace alone, the manager's.
+func (f *flags) lease() types.NamespacedName {
+	lease := types.NamespacedName{Namespace: f.leaseNamespace()}
+	if lease.Namespace == "" {
+		if own, err := os.ReadFile(namespaceFile); err == nil {
+			lease.Namespace = strings.TrimSpace(string(own))
+		}
+	}
+	if f.leaderElect {
+		lease.Name = leaseName
+	}
+	return lease
+}
+
 // leaseNamespace is where the lease lives; "" leaves it to the manager, which reads its own namespace inside a cluster.
 func (f *flags) leaseNamespace() string {
 	if f.leaderElectionNamespace != "" {
 		return f.leaderElectionNamespace
 	}
-	if _, err := os.Stat("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); err == nil {
+	if _, err := os.Stat(namespaceFile); err == nil {
 		return "" // the manager reads it there
 	}
 	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
@@ -174,7 +196,7 @@ func run(ctx context.Context, f *flags) error {
 		Metrics:                       f.metrics(),
 		HealthProbeBindAddress:        f.healthAddress,
 		LeaderElection:                f.leaderElect,
-		LeaderElectionID:              "external-backend.io",
+		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       f.leaseNamespace(),
 		LeaderElectionReleaseOnCancel: true, // the process ends with the manager
 		LeaseDuration:                 &lease,
@@ -187,6 +209,7 @@ func run(ctx context.Context, f *flags) error {
 	if err := awaitKinds(ctx, mgr.GetRESTMapper()); err != nil {
 		return err
 	}
+	f.options.Lease = f.lease()
 	if err := controllers.Setup(ctx, mgr, f.options, metrics.Registry); err != nil {
 		return err
 	}

@@ -48,10 +48,30 @@ func TestBadFlags(t *testing.T) {
 		`--default-target-policy=deny: must be`:               {"--default-target-policy=deny"},
 		`--max-endpoints-per-slice=1001: must be from 1 to`:   {"--max-endpoints-per-slice=1001"},
 		`--max-concurrent-probes=0: must be from 1 to`:        {"--max-concurrent-probes=0"},
+		`--blind-threshold=101: must be from 0 to 100`:        {"--blind-threshold=101"},
 		`flag provided but not defined: -max-endpoints-slice`: {"--max-endpoints-slice=5"},
 	} {
 		if _, err := parse(args...); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v: got %v, want %s …", args, err, want)
+		}
+	}
+}
+
+// TestLease: events about the manager itself go to its lease, or to its namespace where it needs
+// none.
+func TestLease(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "operators")
+	for want, args := range map[types.NamespacedName][]string{
+		{Namespace: "operators", Name: "external-backend.io"}: {"--leader-elect"},
+		{Namespace: "here", Name: "external-backend.io"}:      {"--leader-elect", "--leader-election-namespace=here"},
+		{Namespace: "operators"}:                              nil,
+	} {
+		f, err := parse(args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.lease(); got != want || f.options.BlindThreshold != 90 {
+			t.Errorf("%v: lease %v, blind at %d percent", args, got, f.options.BlindThreshold)
 		}
 	}
 }

@@ -28,6 +28,7 @@ type Options struct {
 	MaxEndpointsPerSlice   int // 1 to 1000
 	MaxEndpointsPerBackend int
 	MaxConcurrentProbes    int
+	BlindThreshold         int // percent; 0: the prober never takes itself for blind
 	MaxAddressesPerName    int
 	ResolvConf             string
 	ClusterDomain          string
@@ -37,6 +38,8 @@ type Options struct {
 	OrphanGrace time.Duration
 	// Protected are the Services that nothing may stand behind; default/kubernetes always is one.
 	Protected map[types.NamespacedName]bool
+	// Lease is the manager's; without a name there is none, and its namespace is the manager's.
+	Lease types.NamespacedName
 }
 
 // Resolver keeps names resolved; it is *resolve.Engine.
@@ -370,6 +373,7 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	p.front.mismatch(b, &p.candidates, out)
 	out.next = earlier(out.next, p.publication.Next)
 	out.status.Candidates, out.status.Publication = &p.candidates, &p.publication
+	out.status.Blind = m.verdicts.blind()
 }
 
 // slicePlan is what publish goes by.

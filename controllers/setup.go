@@ -106,14 +106,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		}
 		return time.Time{}
 	}
+	sight := newSightEvents(r.Live, r.Recorder, options.Lease)
 	prober := probe.New(probe.Options{
 		Notify: flips.notify, MaxConcurrent: options.MaxConcurrentProbes, Permit: r.PermitDial, Registerer: metrics, Log: mgr.GetLogger().WithName("probe"),
+		BlindThreshold: options.BlindThreshold, Blind: sight.changed,
 	})
 	resolver := resolve.New(resolve.Options{
 		Notify: flips.notify, ResolvConf: options.ResolvConf, MaxAddresses: options.MaxAddressesPerName, Registerer: metrics, Log: mgr.GetLogger().WithName("resolve"),
 	})
 	r.Prober, r.Resolver = prober, resolver
-	for _, start := range []func(context.Context) error{prober.Start, resolver.Start} {
+	for _, start := range []func(context.Context) error{prober.Start, resolver.Start, sight.run} {
 		if err := mgr.Add(runnable(start)); err != nil {
 			return err
 		}

@@ -21,6 +21,11 @@ func (v verdicts) state(i int) plan.ProbeState {
 	return plan.ProbeState{Verdict: plan.Verdict(v.states[i].Verdict), Reason: v.states[i].Reason}
 }
 
+// blind reports whether some endpoint is silent while the prober takes itself for blind.
+func (v verdicts) blind() bool {
+	return slices.ContainsFunc(v.states, func(s probe.State) bool { return s.Blind })
+}
+
 // transition is the news of one endpoint.
 type transition struct {
 	id      probe.ID

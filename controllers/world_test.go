@@ -369,6 +369,7 @@ type fakeProber struct {
 	known    map[probe.ID]probe.State
 	order    []probe.ID
 	check    *probe.Check
+	blind    bool // none of them answers, and it takes itself for blind
 }
 
 func (f *fakeProber) Sync(_ types.NamespacedName, check *probe.Check, endpoints []probe.Endpoint) {
@@ -391,6 +392,7 @@ func (f *fakeProber) States(types.NamespacedName) []probe.State {
 	out := make([]probe.State, len(f.order))
 	for i, id := range f.order {
 		out[i] = f.known[id]
+		out[i].Blind = f.blind
 	}
 	return out
 }

@@ -75,6 +75,10 @@ func (w *statusWriter) healthy() {
 	if observes(w.Backend) {
 		summary += " The check only observes: it changes no endpoint."
 	}
+	if w.Blind {
+		summary += " Some do not answer, like nearly all that the manager probes: " +
+			"it takes its own network for broken, and none for unhealthy because of silence."
+	}
 	switch {
 	case w.Backend.Spec.HealthCheck == nil:
 		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonNotProbed, "The spec has no healthCheck.")

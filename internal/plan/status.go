@@ -32,7 +32,9 @@ type StatusInput struct {
 	// Candidates and Publication are nil where none could be planned.
 	Candidates  *Candidates
 	Publication *Publication
-	Now         time.Time
+	// Blind: some endpoints do not answer, and the prober takes its own network for the cause.
+	Blind bool
+	Now   time.Time
 }
 
 // References tell whether every Secret and ConfigMap that a spec names can be used.

@@ -1,0 +1,86 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Events about the prober itself.
+const (
+	eventProbesBlind    = "ProbesBlind"
+	eventProbesSeeAgain = "ProbesSeeAgain"
+)
+
+// sightEvents tells on the manager's Lease, or on its namespace where there is none, that the prober
+// has come to take itself for blind, and that it does so no longer.
+type sightEvents struct {
+	live     client.Reader
+	recorder events.EventRecorder
+	lease    types.NamespacedName // without a name there is none
+	news     chan sightChange
+}
+
+type sightChange struct {
+	blind           bool
+	silent, healthy int
+}
+
+func newSightEvents(live client.Reader, recorder events.EventRecorder, lease types.NamespacedName) *sightEvents {
+	return &sightEvents{live: live, recorder: recorder, lease: lease, news: make(chan sightChange, 16)}
+}
+
+// changed takes news of the probing engine. It never blocks: news that nobody hears is dropped.
+func (s *sightEvents) changed(blind bool, silent, healthy int) {
+	select {
+	case s.news <- sightChange{blind, silent, healthy}:
+	default:
+	}
+}
+
+// run records what changes until ctx ends.
+func (s *sightEvents) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case change := <-s.news:
+			s.record(ctx, change)
+		}
+	}
+}
+
+func (s *sightEvents) record(ctx context.Context, change sightChange) {
+	kind, reason := corev1.EventTypeNormal, eventProbesSeeAgain
+	note := "Endpoints answer the probes again, so silence counts as before."
+	if change.blind {
+		kind, reason = corev1.EventTypeWarning, eventProbesBlind
+		note = fmt.Sprintf("%d of %d healthy endpoints do not answer: the manager takes its own network for "+
+			"broken, and no endpoint for unhealthy because of silence.", change.silent, change.healthy)
+	}
+	s.recorder.Eventf(s.regarding(ctx), nil, kind, reason, "Probe", "%s", note)
+}
+
+// regarding refers to the Lease, with its UID if the API server answers, or to the namespace.
+func (s *sightEvents) regarding(ctx context.Context) *corev1.ObjectReference {
+	if s.lease.Name == "" {
+		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: s.lease.Namespace}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var lease coordinationv1.Lease
+	if err := s.live.Get(ctx, s.lease, &lease); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Can't read the manager's Lease, whose event goes without its UID")
+	}
+	return &corev1.ObjectReference{
+		APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease",
+		Namespace: s.lease.Namespace, Name: s.lease.Name, UID: lease.UID,
+	}
+}

@@ -4,10 +4,13 @@ import (
 	"flag"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 )
 
 func parse(args ...string) (*flags, error) {
@@ -72,6 +75,39 @@ func TestLease(t *testing.T) {
 		}
 		if got := f.lease(); got != want || f.options.BlindThreshold != 90 {
 			t.Errorf("%v: lease %v, blind at %d percent", args, got, f.options.BlindThreshold)
+		}
+	}
+}
+
+// TestManifest: the manager that users install takes the flags that it is given, and no mesh puts a
+// sidecar into its pod, which would accept the probes' connections in the targets' place.
+func TestManifest(t *testing.T) {
+	text, err := os.ReadFile("../config/manager/manager.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := strings.Split(string(text), "\n---\n")
+	var d appsv1.Deployment
+	if err := yaml.UnmarshalStrict([]byte(documents[1]), &d); err != nil {
+		t.Fatal(err)
+	}
+	pod := d.Spec.Template
+	if _, err := parse(pod.Spec.Containers[0].Args...); err != nil {
+		t.Error(err)
+	}
+	for where, want := range map[*map[string]string]map[string]string{
+		&pod.Annotations: {
+			"consul.hashicorp.com/connect-inject": "false", "kuma.io/sidecar-injection": "disabled",
+			"linkerd.io/inject": "disabled", "sidecar.istio.io/inject": "false",
+		},
+		&pod.Labels: {
+			"istio.io/dataplane-mode": "none", "kuma.io/sidecar-injection": "disabled", "sidecar.istio.io/inject": "false",
+		},
+	} {
+		for key, value := range want {
+			if got := (*where)[key]; got != value {
+				t.Errorf("%s is %q, want %q", key, got, value)
+			}
 		}
 	}
 }

@@ -6,9 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
@@ -19,26 +16,16 @@ import (
 
 // dnsConfig is spec.dns with its defaults, as the resolver wants it.
 func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool, secrets references) resolve.Config {
-	if spec == nil {
-		spec = &v1alpha1.DNS{}
-	}
-	seconds := func(value *int32, absent int32) time.Duration {
-		if value == nil {
-			value = &absent
-		}
-		return time.Duration(*value) * time.Second
-	}
-	maxTTL := cmp.Or(spec.MaxTTLSeconds, 3600)
 	c := resolve.Config{
 		Nameservers:  nameservers,
-		Transport:    resolve.Transport(cmp.Or(spec.Transport, v1alpha1.DNSTransportUDP)),
-		MinTTL:       time.Duration(min(cmp.Or(spec.MinTTLSeconds, 5), maxTTL)) * time.Second, // a maximum below the minimum wins
-		MaxTTL:       time.Duration(maxTTL) * time.Second,
-		Stale:        seconds(spec.StaleSeconds, 86400),
-		RemovalDelay: time.Duration(spec.RemovalDelaySeconds) * time.Second,
+		Transport:    resolve.Transport(spec.EffectiveTransport()),
+		MinTTL:       spec.EffectiveMinTTL(),
+		MaxTTL:       spec.EffectiveMaxTTL(),
+		Stale:        spec.EffectiveStale(),
+		RemovalDelay: spec.EffectiveRemovalDelay(),
 		NoQueries:    noQueries,
 	}
-	if spec.Transport == v1alpha1.DNSTransportTLS && spec.TLS != nil {
+	if spec.EffectiveTransport() == v1alpha1.DNSTransportTLS && spec.TLS != nil {
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: spec.TLS.ServerName, RootCAs: secrets.dnsRoots}
 		c.TLSIdentity = spec.TLS.ServerName + "\x00" + secrets.dnsIdentity
 	}
@@ -48,11 +35,7 @@ func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool,
 // parseNameserver reads "IP", "IPv4:port" or "[IPv6]:port"; without a port it is 53, or 853 over TLS. What the schema lets in always parses.
 func parseNameserver(text string, transport v1alpha1.DNSTransport) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
-		port := uint16(53)
-		if transport == v1alpha1.DNSTransportTLS {
-			port = 853
-		}
-		return netip.AddrPortFrom(a, port), nil
+		return netip.AddrPortFrom(a, transport.DefaultPort()), nil
 	}
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -114,7 +97,7 @@ func targetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port 
 	ports := make([]policy.Port, len(b.Spec.Ports))
 	for i := range b.Spec.Ports {
 		p := &b.Spec.Ports[i]
-		ports[i] = policy.Port{Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: uint16(plan.TargetPort(t, p))}
+		ports[i] = policy.Port{Protocol: p.EffectiveProtocol(), Port: uint16(plan.TargetPort(t, p))}
 	}
 	return ports
 }
@@ -195,45 +178,38 @@ func healthCheck(h *v1alpha1.HealthCheck, secrets references) *probe.Check {
 		return nil
 	}
 	c := &probe.Check{
-		Period:           time.Duration(cmp.Or(h.PeriodSeconds, 10)) * time.Second,
-		Timeout:          time.Duration(cmp.Or(h.TimeoutSeconds, 3)) * time.Second,
-		Confirm:          time.Duration(cmp.Or(h.ConfirmPeriodMilliseconds, 1000)) * time.Millisecond,
-		SuccessThreshold: int(cmp.Or(h.SuccessThreshold, 1)),
-		FailureThreshold: int(cmp.Or(h.FailureThreshold, 3)),
+		Period:           h.EffectivePeriod(),
+		Timeout:          h.EffectiveTimeout(),
+		Confirm:          h.EffectiveConfirmPeriod(),
+		SuccessThreshold: int(h.EffectiveSuccessThreshold()),
+		FailureThreshold: int(h.EffectiveFailureThreshold()),
 		Suspended:        secrets.checkMissing,
 	}
-	secure := false
 	switch {
 	case h.HTTPGet != nil:
 		c.HTTP = httpGet(h.HTTPGet)
-		secure = h.HTTPGet.Scheme == corev1.URISchemeHTTPS
 	case h.TCPSocket != nil:
 		c.TCP = &probe.TCPSocket{Send: h.TCPSocket.Send, Expect: h.TCPSocket.Expect}
-		secure = h.TLS != nil
 	case h.GRPC != nil:
 		c.GRPC = &probe.GRPC{Service: h.GRPC.Service}
-		secure = h.GRPC.Mode == v1alpha1.GRPCModeTLS
 	}
-	if secure {
+	if h.SpeaksTLS() {
 		c.TLS = &probe.TLS{RootCAs: secrets.checkRoots, Certificate: secrets.certificate, Identity: secrets.checkIdentity}
 		if h.TLS != nil {
 			c.TLS.ServerName = h.TLS.ServerName
-			c.TLS.InsecureSkipVerify = h.TLS.Verification == v1alpha1.TLSVerificationNone
+			c.TLS.InsecureSkipVerify = h.TLS.EffectiveVerification() == v1alpha1.TLSVerificationNone
 		}
 	}
 	return c
 }
 
 func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
-	out := &probe.HTTPGet{Path: cmp.Or(h.Path, "/")}
+	out := &probe.HTTPGet{Path: h.EffectivePath()}
 	for _, header := range h.HTTPHeaders {
 		out.Headers = append(out.Headers, probe.Header{Name: header.Name, Value: header.Value})
 	}
-	if h.Host != "" {
-		out.Headers = append(out.Headers, probe.Header{Name: "Host", Value: h.Host})
-	}
-	for _, text := range h.ExpectedStatuses {
-		if r, err := probe.ParseStatusRange(text); err == nil { // the schema lets no other in
+	for _, text := range h.EffectiveExpectedStatuses() {
+		if r, err := probe.ParseStatusRange(text); err == nil { // validation lets no other in
 			out.Expected = append(out.Expected, r)
 		}
 	}

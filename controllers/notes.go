@@ -121,7 +121,7 @@ func trafficNotes(before, after *int32, failedOpen, failOpen bool) []note {
 		out = append(out, warning(eventTierChanged, "Failover", "No tier has enough healthy endpoints to be active; tier %d was.", *before))
 	}
 	if failOpen && !failedOpen {
-		out = append(out, warning(eventFailOpen, "Failover", "No tier has enough healthy endpoints, and panicThreshold is set: every endpoint of an Active target is ready, whatever its health."))
+		out = append(out, warning(eventFailOpen, "Failover", "No tier has enough healthy endpoints, and whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready, whatever its health."))
 	}
 	return out
 }

@@ -427,10 +427,7 @@ func (o *observation) front(b *v1alpha1.ExternalBackend, m *memory) front {
 			Families: plan.FamiliesOf(s), Headless: plan.Headless(s), NotReadyToo: s.Spec.PublishNotReadyAddresses,
 			Serves: func(p *v1alpha1.Port) bool { return plan.ServesPort(s, p) },
 		}
-		if s.Spec.TrafficDistribution != nil {
-			f.ZoneHints = true
-			f.NodeHints = *s.Spec.TrafficDistribution == corev1.ServiceTrafficDistributionPreferSameNode
-		}
+		f.ZoneHints, f.NodeHints = hints(s.Spec.TrafficDistribution)
 		return f
 	}
 	f := front{NotReadyToo: m.notReadyToo, Serves: func(*v1alpha1.Port) bool { return true }, missing: true}
@@ -448,12 +445,26 @@ func (o *observation) front(b *v1alpha1.ExternalBackend, m *memory) front {
 	return f
 }
 
+// hints tells which hints endpoints get for a trafficDistribution: those of the values that we know.
+func hints(distribution *string) (zones, nodes bool) {
+	if distribution == nil {
+		return false, false
+	}
+	switch *distribution {
+	case corev1.ServiceTrafficDistributionPreferSameNode:
+		return true, true
+	case corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferClose:
+		return true, false
+	}
+	return false, false
+}
+
 // mismatch reports what keeps the slices from doing their work although they are as planned.
 func (f *front) mismatch(b *v1alpha1.ExternalBackend, c *plan.Candidates, out *outcome) {
 	var lacking []string
 	for i := range b.Spec.Ports {
 		if p := &b.Spec.Ports[i]; !f.Serves(p) {
-			lacking = append(lacking, fmt.Sprintf("%q (%s)", p.Name, p.Protocol))
+			lacking = append(lacking, fmt.Sprintf("%q (%s)", p.Name, p.EffectiveProtocol()))
 		}
 	}
 	switch {

@@ -202,7 +202,7 @@ func (o *outcome) fail(reason, message string, err error) {
 
 // program does all that spec and observation ask for, but for status.
 func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
-	out := outcome{status: plan.StatusInput{Backend: b, Before: o.status, Known: m.targets, Now: r.now()}}
+	out := outcome{status: plan.StatusInput{Backend: b, Service: o.service, Before: o.status, Known: m.targets, Now: r.now()}}
 	r.ownService(ctx, b, o, m, &out)
 	if out.status.Invalid = plan.Validate(b, o.service); out.status.Invalid != "" {
 		r.withdrawRefused(ctx, b, o, m, &out)

@@ -90,7 +90,7 @@ func dnsTLS(b *v1alpha1.ExternalBackend) *v1alpha1.DNSTLS {
 
 func hasReferences(b *v1alpha1.ExternalBackend) bool {
 	t, d := checkTLS(b), dnsTLS(b)
-	return t != nil && (t.CACertificateRef != nil || t.ClientCertificateRef != nil) || d != nil && d.CACertificateRef != nil
+	return t != nil && (len(t.CACertificateRefs) > 0 || t.ClientCertificateRef != nil) || d != nil && len(d.CACertificateRefs) > 0
 }
 
 // readReferences reads all that b refers to, by name and in its own namespace. Where the API server does not answer, what was read before stays; what was never read is missing.
@@ -103,16 +103,14 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 	dns := check
 	out := references{generation: b.Generation}
 	if t := checkTLS(b); t != nil {
-		if t.CACertificateRef != nil {
-			out.checkRoots = check.roots("spec.healthCheck.tls.caCertificateRef", t.CACertificateRef)
-		}
+		out.checkRoots = check.roots("spec.healthCheck.tls.caCertificateRefs", t.CACertificateRefs)
 		if t.ClientCertificateRef != nil {
 			out.certificate = check.certificate("spec.healthCheck.tls.clientCertificateRef", t.ClientCertificateRef)
 		}
 		out.checkIdentity = check.identity()
 	}
-	if t := dnsTLS(b); t != nil && t.CACertificateRef != nil {
-		out.dnsRoots = dns.roots("spec.dns.tls.caCertificateRef", t.CACertificateRef)
+	if t := dnsTLS(b); t != nil {
+		out.dnsRoots = dns.roots("spec.dns.tls.caCertificateRefs", t.CACertificateRefs)
 		out.dnsIdentity = dns.identity()
 	}
 	out.checkMissing, out.dnsMissing = !check.complete(), !dns.complete()
@@ -153,22 +151,25 @@ func (r *referenceReader) identity() string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (r *referenceReader) roots(field string, ref *v1alpha1.CACertificateReference) *x509.CertPool {
-	key := ref.Key
-	if key == "" {
-		key = "ca.crt"
-	}
-	kind := cmp.Or(ref.Kind, v1alpha1.CACertificateKindConfigMap)
-	pem, ok := r.data(field, kind, ref.Name, key)
-	if !ok {
+// roots is the pool of the certificates of all refs. It is nil, for the system roots, where there
+// are no refs, and where one of them can't be had.
+func (r *referenceReader) roots(list string, refs []v1alpha1.CACertificateReference) *x509.CertPool {
+	if len(refs) == 0 {
 		return nil
 	}
 	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		r.fail(v1alpha1.ReasonInvalidRef, "%s: key %q of %s %q holds no PEM certificate", field, key, kind, ref.Name)
-		return nil
+	for i := range refs {
+		field, kind, key := fmt.Sprintf("%s[%d]", list, i), refs[i].EffectiveKind(), refs[i].EffectiveKey()
+		pem, ok := r.data(field, kind, refs[i].Name, key)
+		if !ok {
+			return nil
+		}
+		if !pool.AppendCertsFromPEM(pem) {
+			r.fail(v1alpha1.ReasonInvalidRef, "%s: key %q of %s %q holds no PEM certificate", field, key, kind, refs[i].Name)
+			return nil
+		}
+		r.digest = append(r.digest, pem...)
 	}
-	r.digest = append(r.digest, pem...)
 	return pool
 }
 

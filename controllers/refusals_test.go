@@ -247,7 +247,7 @@ func TestPortRemovedRefused(t *testing.T) {
 	w.settle()
 	w.expectReady("admin", "203.0.113.2", "203.0.113.3")
 
-	ports := v1alpha1.ExternalBackendPolicy{Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{Ports: []v1alpha1.PolicyPort{{Port: 8080}}}}}}
+	ports := v1alpha1.ExternalBackendPolicy{Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{AnyTarget: &v1alpha1.AnyTarget{}, Ports: []v1alpha1.PolicyPort{{Port: 8080}}}}}}
 	w.reconciler.policies.set, _ = policy.Compile(policy.Input{Policies: []v1alpha1.ExternalBackendPolicy{ports}})
 	w.settle()
 	w.expectReady("admin")
@@ -430,7 +430,7 @@ func TestTypeRefused(t *testing.T) {
 	for name, spec := range map[string]string{
 		"headless, and the port renamed": `{service: {type: Headless}, ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`,
 		"headless":                       `{service: {type: Headless}}`,
-		"an alias":                       `{service: {type: ExternalName}, targets: [{name: a, hostname: db.example.com}], healthCheck: null}`,
+		"an alias":                       `{service: {type: ExternalName}, targets: [{name: a, address: "", hostname: db.example.com}], healthCheck: null}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := literalWorld(t)
@@ -733,7 +733,7 @@ func TestLostForAMoment(t *testing.T) {
 	w.expectReady("http", "203.0.113.2")
 }
 
-const referring = `{healthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}}}`
+const referring = `{healthCheck: {tcpSocket: null, httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`
 
 // TestInvalidRests: a spec that can't be acted on waits for nothing, whatever it refers to.
 func TestInvalidRests(t *testing.T) {
@@ -742,7 +742,7 @@ func TestInvalidRests(t *testing.T) {
 	w.spec(referring)
 	w.settle()
 	w.reconciler.memories.of(shop).refs.read = time.Now().Add(-time.Hour)
-	w.spec(`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Host, value: a}]}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}}}`)
+	w.spec(`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Connection, value: close}]}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`)
 	w.settle()
 	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
 	if result, err := w.reconcile(); err != nil || result.RequeueAfter > 0 && result.RequeueAfter < time.Second {

@@ -52,16 +52,16 @@ type ExternalBackendList struct {
 //
 // +kubebuilder:validation:XValidation:rule=`!has(self.service) || !has(self.serviceRef)`,message="at most one of service and serviceRef may be set",fieldPath=".serviceRef"
 // +kubebuilder:validation:XValidation:rule=`has(self.serviceRef) == has(oldSelf.serviceRef)`,message="an ExternalBackend can't change between service and serviceRef",fieldPath=".serviceRef"
-// +kubebuilder:validation:XValidation:rule=`self.?service.type.orValue('ClusterIP') in ['NodePort', 'LoadBalancer'] || self.ports.all(p, !has(p.nodePort) || p.nodePort == 0)`,message="nodePort may only be set with service.type NodePort or LoadBalancer",fieldPath=".ports"
+// +kubebuilder:validation:XValidation:rule=`self.?service.type.orValue('ClusterIP') in ['NodePort', 'LoadBalancer'] || self.ports.all(p, !has(p.nodePort))`,message="nodePort may only be set with service.type NodePort or LoadBalancer",fieldPath=".ports"
 // +kubebuilder:validation:XValidation:rule=`self.?service.type.orValue('ClusterIP') != 'ExternalName' || (has(self.targets) && self.targets.size() == 1 && has(self.targets[0].hostname))`,message="service.type ExternalName wants exactly one target, a hostname",fieldPath=".targets"
 // +kubebuilder:validation:XValidation:rule=`self.?service.type.orValue('ClusterIP') != 'ExternalName' || !has(self.healthCheck)`,message="service.type ExternalName has no endpoints to check",fieldPath=".healthCheck"
 // +kubebuilder:validation:XValidation:rule=`self.?dns.resolution.orValue('Resolve') != 'Passthrough' || has(self.serviceRef) || self.?service.type.orValue('ClusterIP') == 'Headless'`,message="Passthrough wants a Headless Service",fieldPath=".dns.resolution"
 // +kubebuilder:validation:XValidation:rule=`self.?dns.resolution.orValue('Resolve') != 'Passthrough' || (has(self.targets) && self.targets.size() == 1 && has(self.targets[0].hostname))`,message="dns.resolution Passthrough wants exactly one target, a hostname",fieldPath=".targets"
-// +kubebuilder:validation:XValidation:rule=`!('Local' in [self.?service.?internalTrafficPolicy.orValue('Cluster'), self.?service.?externalTrafficPolicy.orValue('Cluster')]) || !has(self.targets) || self.targets.all(t, has(t.nodeName) && t.nodeName.size() > 0)`,message="traffic policy Local wants nodeName on every target",fieldPath=".targets"
-// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?httpGet.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.httpGet.port"
-// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?tcpSocket.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.tcpSocket.port"
-// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?grpc.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.grpc.port"
-// +kubebuilder:validation:XValidation:rule=`!has(self.healthCheck) || self.healthCheck.?httpGet.?port.hasValue() || self.healthCheck.?tcpSocket.?port.hasValue() || self.healthCheck.?grpc.?port.hasValue() || self.ports.exists(p, p.protocol == 'TCP')`,message="the check needs a port, as no port of spec.ports is TCP",fieldPath=".healthCheck"
+// +kubebuilder:validation:XValidation:rule=`!('Local' in [self.?service.?internalTrafficPolicy.orValue('Cluster'), self.?service.?externalTrafficPolicy.orValue('Cluster')]) || !has(self.targets) || self.targets.all(t, has(t.nodeName))`,message="traffic policy Local wants nodeName on every target",fieldPath=".targets"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?httpGet.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.?name.orValue(”) == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.httpGet.port"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?tcpSocket.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.?name.orValue(”) == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.tcpSocket.port"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?grpc.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.?name.orValue(”) == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.grpc.port"
+// +kubebuilder:validation:XValidation:rule=`!has(self.healthCheck) || self.healthCheck.?httpGet.?port.hasValue() || self.healthCheck.?tcpSocket.?port.hasValue() || self.healthCheck.?grpc.?port.hasValue() || self.ports.exists(p, p.?protocol.orValue('TCP') == 'TCP')`,message="the check needs a port, as no port of spec.ports is TCP",fieldPath=".healthCheck"
 type ExternalBackendSpec struct {
 	// service describes the Service that is created, or adopted. At most one of
 	// service and serviceRef may be set; absent without serviceRef, the Service
@@ -76,13 +76,13 @@ type ExternalBackendSpec struct {
 
 	// ports are the Service's ports, 1 to 100, with distinct names.
 	// +required
-	// +listType=map
-	// +listMapKey=name
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
-	// +kubebuilder:validation:XValidation:rule=`self.size() == 1 || self.all(p, p.name.size() > 0)`,message="a port needs a name where it is not the only one"
-	// +kubebuilder:validation:XValidation:rule=`self.all(p, self.exists_one(q, q.port == p.port && q.protocol == p.protocol))`,message="no two ports may have the same port and protocol"
-	// +kubebuilder:validation:XValidation:rule=`self.all(p, !has(p.nodePort) || p.nodePort == 0 || self.exists_one(q, has(q.nodePort) && q.nodePort == p.nodePort && q.protocol == p.protocol))`,message="no two ports may have the same nodePort and protocol"
+	// +kubebuilder:validation:XValidation:rule=`self.size() == 1 || self.all(p, p.?name.orValue('') != '')`,message="a port needs a name where it is not the only one"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, self.exists_one(q, q.?name.orValue('') == p.?name.orValue('')))`,message="no two ports may have the same name"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, self.exists_one(q, q.port == p.port && q.?protocol.orValue('TCP') == p.?protocol.orValue('TCP')))`,message="no two ports may have the same port and protocol"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, !has(p.nodePort) || self.exists_one(q, has(q.nodePort) && q.nodePort == p.nodePort && q.?protocol.orValue('TCP') == p.?protocol.orValue('TCP')))`,message="no two ports may have the same nodePort and protocol"
 	Ports []Port `json:"ports"`
 
 	// deletionPolicy says what becomes of the Service and its EndpointSlices when
@@ -119,10 +119,12 @@ type ExternalBackendSpec struct {
 	// drainSeconds is how long an address that left the spec or its name's answer
 	// stays published as terminating. 0 to 604800; default 0, it leaves at once.
 	// +optional
-	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800
-	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
+
+	// Unknown tells which fields of the spec this version does not know. It is not part of the API.
+	Unknown []string `json:"-"`
 }
 
 // DeletionPolicy says what a deleted ExternalBackend leaves behind.
@@ -151,9 +153,6 @@ const (
 	ServiceTypeLoadBalancer ServiceType = "LoadBalancer"
 	// ServiceTypeExternalName makes the Service a DNS alias, without endpoints.
 	ServiceTypeExternalName ServiceType = "ExternalName"
-	// ServiceTypeRef stands in status for a Service named by serviceRef; it can't
-	// be written in spec.
-	ServiceTypeRef ServiceType = "Ref"
 )
 
 // AdoptionPolicy says whether a Service that is already there may be taken over.
@@ -184,11 +183,11 @@ type AnnotationValue string
 // ServiceSpec have its types and meanings, and where absent the API server chooses.
 //
 // +kubebuilder:validation:XValidation:rule=`!has(self.sessionAffinityTimeoutSeconds) || (has(self.sessionAffinity) && self.sessionAffinity == 'ClientIP')`,message="may only be set with sessionAffinity ClientIP",fieldPath=".sessionAffinityTimeoutSeconds"
-// +kubebuilder:validation:XValidation:rule=`!has(self.externalTrafficPolicy) || self.type in ['NodePort', 'LoadBalancer']`,message="may only be set with type NodePort or LoadBalancer",fieldPath=".externalTrafficPolicy"
-// +kubebuilder:validation:XValidation:rule=`!has(self.loadBalancerClass) || self.type == 'LoadBalancer'`,message="may only be set with type LoadBalancer",fieldPath=".loadBalancerClass"
-// +kubebuilder:validation:XValidation:rule=`!has(self.loadBalancerSourceRanges) || self.type == 'LoadBalancer'`,message="may only be set with type LoadBalancer",fieldPath=".loadBalancerSourceRanges"
-// +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilyPolicy) || self.type != 'ExternalName'`,message="may not be set with type ExternalName",fieldPath=".ipFamilyPolicy"
-// +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilies) || self.type != 'ExternalName'`,message="may not be set with type ExternalName",fieldPath=".ipFamilies"
+// +kubebuilder:validation:XValidation:rule=`!has(self.externalTrafficPolicy) || self.?type.orValue('ClusterIP') in ['NodePort', 'LoadBalancer']`,message="may only be set with type NodePort or LoadBalancer",fieldPath=".externalTrafficPolicy"
+// +kubebuilder:validation:XValidation:rule=`!has(self.loadBalancerClass) || self.?type.orValue('ClusterIP') == 'LoadBalancer'`,message="may only be set with type LoadBalancer",fieldPath=".loadBalancerClass"
+// +kubebuilder:validation:XValidation:rule=`!has(self.loadBalancerSourceRanges) || self.?type.orValue('ClusterIP') == 'LoadBalancer'`,message="may only be set with type LoadBalancer",fieldPath=".loadBalancerSourceRanges"
+// +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilyPolicy) || self.?type.orValue('ClusterIP') != 'ExternalName'`,message="may not be set with type ExternalName",fieldPath=".ipFamilyPolicy"
+// +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilies) || self.?type.orValue('ClusterIP') != 'ExternalName'`,message="may not be set with type ExternalName",fieldPath=".ipFamilies"
 // +kubebuilder:validation:XValidation:rule=`!has(self.ipFamilies) || self.ipFamilies.size() < 2 || !has(self.ipFamilyPolicy) || self.ipFamilyPolicy != 'SingleStack'`,message="ipFamilyPolicy SingleStack allows one family",fieldPath=".ipFamilies"
 type Service struct {
 	// name is the Service's name, a DNS label of at most 63 characters that begins
@@ -202,14 +201,12 @@ type Service struct {
 
 	// type is ClusterIP (default), Headless, NodePort, LoadBalancer or ExternalName.
 	// +optional
-	// +kubebuilder:default=ClusterIP
 	// +kubebuilder:validation:Enum=ClusterIP;Headless;NodePort;LoadBalancer;ExternalName
 	Type ServiceType `json:"type,omitempty"`
 
 	// adoptionPolicy says whether a Service of that name that is already there may
 	// be taken over: Never (default) or IfSelectorless.
 	// +optional
-	// +kubebuilder:default=Never
 	AdoptionPolicy AdoptionPolicy `json:"adoptionPolicy,omitempty"`
 
 	// labels are set on the Service and its EndpointSlices; the ExternalBackend's
@@ -239,39 +236,40 @@ type Service struct {
 	// +kubebuilder:validation:XValidation:rule=`self.size() < 2 || self[0] != self[1]`,message="the families must differ"
 	IPFamilies []corev1.IPFamily `json:"ipFamilies,omitempty"`
 
-	// sessionAffinity is None or ClientIP.
+	// sessionAffinity is None (default) or ClientIP.
 	// +optional
 	// +kubebuilder:validation:Enum=None;ClientIP
 	SessionAffinity corev1.ServiceAffinity `json:"sessionAffinity,omitempty"`
 
-	// sessionAffinityTimeoutSeconds is how long ClientIP affinity sticks, 1 to
-	// 86400; only with sessionAffinity ClientIP.
+	// sessionAffinityTimeoutSeconds is how long ClientIP affinity sticks, 1 to 86400; default
+	// 10800; only with sessionAffinity ClientIP.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=86400
 	SessionAffinityTimeoutSeconds *int32 `json:"sessionAffinityTimeoutSeconds,omitempty"`
 
-	// internalTrafficPolicy is Cluster or Local; Local wants nodeName on every target.
+	// internalTrafficPolicy is Cluster (default) or Local; Local wants nodeName on every target.
 	// +optional
 	// +kubebuilder:validation:Enum=Cluster;Local
 	InternalTrafficPolicy *corev1.ServiceInternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
 
-	// externalTrafficPolicy is Cluster or Local, only with type NodePort or
+	// externalTrafficPolicy is Cluster (default) or Local, only with type NodePort or
 	// LoadBalancer; Local wants nodeName on every target.
 	// +optional
 	// +kubebuilder:validation:Enum=Cluster;Local
 	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy,omitempty"`
 
-	// trafficDistribution is PreferClose, PreferSameZone or PreferSameNode; before
-	// Kubernetes 1.34 only PreferClose.
+	// trafficDistribution is as in ServiceSpec, such as PreferSameZone, PreferSameNode or
+	// PreferClose, which alone is known before Kubernetes 1.34. Endpoints get hints for these
+	// three; absent: no hints.
 	// +optional
-	// +kubebuilder:validation:Enum=PreferClose;PreferSameZone;PreferSameNode
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
 	TrafficDistribution *string `json:"trafficDistribution,omitempty"`
 
 	// publishNotReadyAddresses makes every endpoint ready, whatever its health;
 	// default false.
 	// +optional
-	// +kubebuilder:default=false
 	PublishNotReadyAddresses bool `json:"publishNotReadyAddresses,omitempty"`
 
 	// loadBalancerClass is the class of the load balancer, only with type LoadBalancer.
@@ -304,13 +302,12 @@ type ServiceReference struct {
 
 // Port is one port of the Service.
 type Port struct {
-	// name is the name of the Service port and of the slice port, a DNS label of
-	// at most 63 characters; "" (default) only where it is the sole port.
+	// name is the name of the Service port and of the slice port, a DNS label of at most 63
+	// characters; absent or "" only where it is the sole port.
 	// +optional
-	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// port is the Service port, 1 to 65535.
 	// +required
@@ -326,21 +323,21 @@ type Port struct {
 
 	// protocol is TCP (default), UDP or SCTP.
 	// +optional
-	// +kubebuilder:default=TCP
 	// +kubebuilder:validation:Enum=TCP;UDP;SCTP
 	Protocol corev1.Protocol `json:"protocol,omitempty"`
 
-	// appProtocol is the application protocol on the Service port and the slice
-	// port, a qualified name; "" is the same as absent.
+	// appProtocol is the application protocol on the Service port and the slice port, a qualified
+	// name; absent: none.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	// +kubebuilder:validation:Pattern=`^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
 	AppProtocol *string `json:"appProtocol,omitempty"`
 
-	// nodePort is the port on every node, only with type NodePort or LoadBalancer;
-	// absent or 0: the API server chooses.
+	// nodePort is the port on every node, 1 to 65535, only with type NodePort or LoadBalancer;
+	// absent: the API server chooses.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	NodePort int32 `json:"nodePort,omitempty"`
 }
@@ -399,49 +396,46 @@ type Target struct {
 	SRVName string `json:"srvName,omitempty"`
 
 	// ports override the target port of ports of spec.ports, by name, for this
-	// target. At most 100.
+	// target. At most 100, with distinct names.
 	// +optional
-	// +listType=map
-	// +listMapKey=name
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	Ports []TargetPort `json:"ports,omitempty"`
 
-	// zone is the endpoint's zone, a label value of at most 63 characters; absent
-	// or "": none.
+	// zone is the endpoint's zone, a label value of at most 63 characters; absent: none.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	Zone string `json:"zone,omitempty"`
 
-	// nodeName is the endpoint's node, a DNS subdomain of at most 253 characters;
-	// absent or "": none.
+	// nodeName is the endpoint's node, a DNS subdomain of at most 253 characters; absent: none.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	NodeName string `json:"nodeName,omitempty"`
 
 	// tier is 0 (default, first) to 127; a higher number is a standby tier.
 	// +optional
-	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=127
-	Tier int32 `json:"tier,omitempty"`
+	Tier *int32 `json:"tier,omitempty"`
 
 	// adminState is Active (default), Draining (terminating: a last resort) or Disabled
 	// (neither published nor probed).
 	// +optional
-	// +kubebuilder:default=Active
 	AdminState AdminState `json:"adminState,omitempty"`
 }
 
 // TargetPort overrides the target port of one port of spec.ports.
 type TargetPort struct {
-	// name is the name of a port in spec.ports; "" (default) for the unnamed one.
+	// name is the name of a port in spec.ports; absent for the unnamed one.
 	// +optional
-	// +kubebuilder:default=""
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
-	Name string `json:"name"`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
 
 	// targetPort is the target's port, 1 to 65535.
 	// +required
@@ -480,12 +474,11 @@ const (
 // DNS says how the targets' names are resolved. All names are FQDNs; there are
 // no search lists.
 //
-// +kubebuilder:validation:XValidation:rule=`!has(self.tls) || self.transport == 'TLS'`,message="may only be set with transport TLS",fieldPath=".tls"
+// +kubebuilder:validation:XValidation:rule=`!has(self.tls) || self.?transport.orValue('UDP') == 'TLS'`,message="may only be set with transport TLS",fieldPath=".tls"
 type DNS struct {
 	// resolution is Resolve (default) or Passthrough: an unprobed EndpointSlice of
 	// addressType FQDN, only for Headless Services with one target, a hostname.
 	// +optional
-	// +kubebuilder:default=Resolve
 	Resolution DNSResolution `json:"resolution,omitempty"`
 
 	// nameservers are asked instead of those of the manager's resolv.conf: "IP",
@@ -501,7 +494,6 @@ type DNS struct {
 
 	// transport is UDP (default; TCP on truncation), TCP or TLS.
 	// +optional
-	// +kubebuilder:default=UDP
 	Transport DNSTransport `json:"transport,omitempty"`
 
 	// tls verifies the nameservers, only with transport TLS; absent, by the system
@@ -511,7 +503,6 @@ type DNS struct {
 
 	// minTTLSeconds is the least time an answer is kept, 1 to 604800; default 5.
 	// +optional
-	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	MinTTLSeconds int32 `json:"minTTLSeconds,omitempty"`
@@ -519,7 +510,6 @@ type DNS struct {
 	// maxTTLSeconds is the longest time an answer is kept, 1 to 604800; default
 	// 3600. Where it is less than minTTLSeconds it wins.
 	// +optional
-	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	MaxTTLSeconds int32 `json:"maxTTLSeconds,omitempty"`
@@ -527,7 +517,6 @@ type DNS struct {
 	// staleSeconds is how long after its expiry the last good answer serves when
 	// resolution fails (RFC 8767), 0 to 2592000; default 86400; 0: not at all.
 	// +optional
-	// +kubebuilder:default=86400
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2592000
 	StaleSeconds *int32 `json:"staleSeconds,omitempty"`
@@ -536,10 +525,9 @@ type DNS struct {
 	// stays, for names that answer in rotation, 0 to 604800; default 0: it leaves
 	// at once.
 	// +optional
-	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800
-	RemovalDelaySeconds int32 `json:"removalDelaySeconds,omitempty"`
+	RemovalDelaySeconds *int32 `json:"removalDelaySeconds,omitempty"`
 }
 
 // DNSTLS verifies nameservers asked over TLS.
@@ -547,13 +535,18 @@ type DNSTLS struct {
 	// serverName is the name in the nameservers' certificates; absent: the
 	// nameserver's address.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+)?$`
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+)$`
 	ServerName string `json:"serverName,omitempty"`
 
-	// caCertificateRef names the CA certificates to trust; absent: the system roots.
+	// caCertificateRefs name the CA certificates to trust, all of them together, 1 to 8; absent:
+	// the system roots.
 	// +optional
-	CACertificateRef *CACertificateReference `json:"caCertificateRef,omitempty"`
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	CACertificateRefs []CACertificateReference `json:"caCertificateRefs,omitempty"`
 }
 
 // CACertificateKind is the kind of object that holds CA certificates.
@@ -571,9 +564,13 @@ const (
 // CACertificateReference names CA certificates (PEM) in the ExternalBackend's
 // namespace.
 type CACertificateReference struct {
+	// group is the API group of the object: "" (default), the core group.
+	// +optional
+	// +kubebuilder:validation:Enum=""
+	Group string `json:"group,omitempty"`
+
 	// kind is ConfigMap (default) or Secret.
 	// +optional
-	// +kubebuilder:default=ConfigMap
 	Kind CACertificateKind `json:"kind,omitempty"`
 
 	// name is the object's name.
@@ -585,7 +582,6 @@ type CACertificateReference struct {
 
 	// key is the key of the certificates in the object's data; default ca.crt.
 	// +optional
-	// +kubebuilder:default=ca.crt
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-._A-Za-z0-9]+$`
@@ -629,12 +625,11 @@ const (
 // HealthCheck probes every endpoint, by exactly one of httpGet, tcpSocket and grpc.
 //
 // +kubebuilder:validation:ExactlyOneOf=httpGet;tcpSocket;grpc
-// +kubebuilder:validation:XValidation:rule=`!has(self.tls) || has(self.tcpSocket) || (has(self.httpGet) && self.httpGet.scheme == 'HTTPS') || (has(self.grpc) && self.grpc.mode == 'TLS')`,message="wants httpGet.scheme HTTPS, grpc.mode TLS or tcpSocket",fieldPath=".tls"
+// +kubebuilder:validation:XValidation:rule=`!has(self.tls) || self.?httpGet.scheme.orValue('HTTP') == 'HTTPS' || self.?tcpSocket.transport.orValue('Plaintext') == 'TLS' || self.?grpc.transport.orValue('Plaintext') == 'TLS'`,message="wants httpGet.scheme HTTPS, or transport TLS in tcpSocket or grpc",fieldPath=".tls"
 type HealthCheck struct {
 	// mode is Enforce (default) or Observe: probes and reports, but changes no
 	// endpoint.
 	// +optional
-	// +kubebuilder:default=Enforce
 	Mode HealthCheckMode `json:"mode,omitempty"`
 
 	// httpGet is healthy where the status of a GET is expected.
@@ -650,22 +645,21 @@ type HealthCheck struct {
 	// +optional
 	GRPC *GRPC `json:"grpc,omitempty"`
 
-	// tls is for httpGet with scheme HTTPS, grpc with mode TLS, and tcpSocket, which
-	// speaks TLS where tls is present; absent, every default holds.
+	// tls says how the check speaks TLS, where httpGet.scheme is HTTPS or the transport of tcpSocket
+	// or grpc is TLS; with plaintext it is refused. Absent, every default holds: the target's
+	// certificate is verified by the system roots.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 
 	// periodSeconds is the time between the starts of two probes of an endpoint, 1
 	// to 3600; default 10.
 	// +optional
-	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 
 	// timeoutSeconds is how long one probe may take, 1 to 3600; default 3.
 	// +optional
-	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
@@ -673,7 +667,6 @@ type HealthCheck struct {
 	// successThreshold is how many consecutive successes make an endpoint healthy,
 	// 1 to 100; default 1.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	SuccessThreshold int32 `json:"successThreshold,omitempty"`
@@ -681,7 +674,6 @@ type HealthCheck struct {
 	// failureThreshold is how many consecutive failures make an endpoint unhealthy,
 	// 1 to 100; default 3.
 	// +optional
-	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
@@ -690,7 +682,6 @@ type HealthCheck struct {
 	// the verdict is in doubt, and until the first verdict, 100 to 60000; default
 	// 1000.
 	// +optional
-	// +kubebuilder:default=1000
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=60000
 	ConfirmPeriodMilliseconds int32 `json:"confirmPeriodMilliseconds,omitempty"`
@@ -698,23 +689,14 @@ type HealthCheck struct {
 	// initialState is how a target never seen before counts until its first
 	// verdict: NotReady (default) or Ready.
 	// +optional
-	// +kubebuilder:default=NotReady
 	InitialState InitialState `json:"initialState,omitempty"`
-
-	// panicThreshold is a percentage, 0 to 100: where no tier has at least this
-	// healthy share, every endpoint is ready; default 0: never.
-	// +optional
-	// +kubebuilder:default=0
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
-	PanicThreshold int32 `json:"panicThreshold,omitempty"`
 }
 
 // HTTPGet is a GET whose status is judged. Redirects are not followed.
 type HTTPGet struct {
 	// path is the request's path, with its query, at most 1,024 characters; default "/".
 	// +optional
-	// +kubebuilder:default="/"
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/[^\x00-\x20\x7F]*$`
 	Path string `json:"path,omitempty"`
@@ -727,29 +709,22 @@ type HTTPGet struct {
 
 	// scheme is HTTP (default) or HTTPS.
 	// +optional
-	// +kubebuilder:default=HTTP
 	// +kubebuilder:validation:Enum=HTTP;HTTPS
 	Scheme corev1.URIScheme `json:"scheme,omitempty"`
 
-	// host is the Host header and, with HTTPS, the SNI; absent: the target's
-	// hostname, else its address, and in the header the port where it is not the
-	// scheme's own.
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|[0-9A-Fa-f:.]+)?$`
-	Host string `json:"host,omitempty"`
-
-	// httpHeaders are added to the request, in order; names may repeat. At most 32.
+	// httpHeaders are added to the request, in order; names may repeat, but for Host. At most 32.
+	// Host is a host name or address, with or without a port; default: the target's hostname, else
+	// its address, with the port where it is not that of the scheme.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule=`self.filter(h, h.name.lowerAscii() == 'host').size() <= 1`,message="at most one Host header"
 	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
 
 	// expectedStatuses are the healthy statuses, each one status ("200") or a range
 	// ("200-399") from 100 to 599, 1 to 32 of them; default ["200-399"].
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:default={"200-399"}
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=7
@@ -775,8 +750,19 @@ type HTTPHeader struct {
 	Value string `json:"value"`
 }
 
-// TCPSocket is a connection and an optional exchange of text. Its defaults are
-// stored, so that a server-side apply can leave it without fields of its own.
+// Transport says what a probe speaks on its connection.
+//
+// +kubebuilder:validation:Enum=Plaintext;TLS
+type Transport string
+
+const (
+	// TransportPlaintext speaks without TLS.
+	TransportPlaintext Transport = "Plaintext"
+	// TransportTLS speaks over TLS.
+	TransportTLS Transport = "TLS"
+)
+
+// TCPSocket is a connection and an optional exchange of text.
 type TCPSocket struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
@@ -784,32 +770,23 @@ type TCPSocket struct {
 	// +kubebuilder:validation:XValidation:rule=`type(self) == int ? self >= 1 && self <= 65535 : self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')`,message="must be 1 to 65535 or the name of a port in spec.ports"
 	Port *intstr.IntOrString `json:"port,omitempty"`
 
-	// send is written once the connection is open, at most 1,024 characters; ""
-	// (default): nothing.
+	// transport is Plaintext (default) or TLS.
 	// +optional
+	Transport Transport `json:"transport,omitempty"`
+
+	// send is written once the connection is open, at most 1,024 characters; absent: nothing.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:default=""
 	Send string `json:"send,omitempty"`
 
-	// expect is what the target's answer must contain, at most 1,024 characters; ""
-	// (default): anything, and no answer is awaited.
+	// expect is what the target's answer must contain, at most 1,024 characters; absent: no answer
+	// is awaited.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:default=""
 	Expect string `json:"expect,omitempty"`
 }
-
-// GRPCMode says how a gRPC probe connects.
-//
-// +kubebuilder:validation:Enum=Plaintext;TLS
-type GRPCMode string
-
-const (
-	// GRPCModePlaintext speaks HTTP/2 without TLS.
-	GRPCModePlaintext GRPCMode = "Plaintext"
-	// GRPCModeTLS speaks HTTP/2 over TLS.
-	GRPCModeTLS GRPCMode = "TLS"
-)
 
 // GRPC is a call of grpc.health.v1.Health/Check.
 type GRPC struct {
@@ -819,16 +796,15 @@ type GRPC struct {
 	// +kubebuilder:validation:XValidation:rule=`type(self) == int ? self >= 1 && self <= 65535 : self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')`,message="must be 1 to 65535 or the name of a port in spec.ports"
 	Port *intstr.IntOrString `json:"port,omitempty"`
 
-	// service is the service asked about, at most 256 characters; "" (default): the
-	// server as a whole.
+	// service is the service asked about, at most 256 characters; absent: the server as a whole.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Service string `json:"service,omitempty"`
 
-	// mode is Plaintext (default) or TLS.
+	// transport is Plaintext (default) or TLS.
 	// +optional
-	// +kubebuilder:default=Plaintext
-	Mode GRPCMode `json:"mode,omitempty"`
+	Transport Transport `json:"transport,omitempty"`
 }
 
 // TLSVerification says whether the target's certificate is verified.
@@ -845,16 +821,21 @@ const (
 
 // TLS says how probes speak TLS.
 type TLS struct {
-	// serverName is the SNI and the name in the target's certificate; absent: the
-	// host of httpGet, else the target's hostname, else its address.
+	// serverName is the SNI and the name in the target's certificate; absent: the name in the Host
+	// header of httpGet, else the target's hostname, else its address.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+)?$`
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+)$`
 	ServerName string `json:"serverName,omitempty"`
 
-	// caCertificateRef names the CA certificates to trust; absent: the system roots.
+	// caCertificateRefs name the CA certificates to trust, all of them together, 1 to 8; absent:
+	// the system roots.
 	// +optional
-	CACertificateRef *CACertificateReference `json:"caCertificateRef,omitempty"`
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	CACertificateRefs []CACertificateReference `json:"caCertificateRefs,omitempty"`
 
 	// clientCertificateRef names a Secret of type kubernetes.io/tls whose
 	// certificate is shown to the target; absent: none is.
@@ -863,7 +844,6 @@ type TLS struct {
 
 	// verification is Full (default) or None.
 	// +optional
-	// +kubebuilder:default=Full
 	Verification TLSVerification `json:"verification,omitempty"`
 }
 
@@ -879,20 +859,36 @@ const (
 	FailbackManual FailbackMode = "Manual"
 )
 
+// NoTierPolicy says which endpoints are ready where no tier qualifies.
+//
+// +kubebuilder:validation:Enum=HealthyEndpoints;AllEndpoints
+type NoTierPolicy string
+
+const (
+	// NoTierHealthyEndpoints makes the healthy endpoints of every tier ready.
+	NoTierHealthyEndpoints NoTierPolicy = "HealthyEndpoints"
+	// NoTierAllEndpoints makes every endpoint of Active targets ready: it fails open.
+	NoTierAllEndpoints NoTierPolicy = "AllEndpoints"
+)
+
 // Failover chooses the active tier.
 type Failover struct {
 	// minHealthyPercent is the healthy share a tier needs to be active, 1 to 100;
 	// default 1. The active tier is the lowest tier that has it.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	MinHealthyPercent int32 `json:"minHealthyPercent,omitempty"`
 
+	// whenNoTierQualifies says which endpoints are ready where no tier has minHealthyPercent:
+	// HealthyEndpoints (default), the healthy ones of every tier, or AllEndpoints, every endpoint
+	// of Active targets (fail open).
+	// +optional
+	WhenNoTierQualifies NoTierPolicy `json:"whenNoTierQualifies,omitempty"`
+
 	// failbackDelaySeconds is how long a better tier must stay healthy before it is
 	// active again, 0 to 604800; default 60; 0: at once.
 	// +optional
-	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800
 	FailbackDelaySeconds *int32 `json:"failbackDelaySeconds,omitempty"`
@@ -900,7 +896,6 @@ type Failover struct {
 	// failback is Automatic (default) or Manual: only a dead active tier or
 	// pinnedTier moves it.
 	// +optional
-	// +kubebuilder:default=Automatic
 	Failback FailbackMode `json:"failback,omitempty"`
 
 	// pinnedTier makes this tier active, whatever its health, 0 to 127; absent:
@@ -922,9 +917,12 @@ type ExternalBackendStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	ServiceName string `json:"serviceName,omitempty"`
 
-	// serviceType is the effective type of the Service; Ref with serviceRef.
+	// serviceType is the type of the Service: ClusterIP, Headless, NodePort, LoadBalancer or
+	// ExternalName. With serviceRef it is that of the Service named, Headless where its clusterIP
+	// is None; absent where that Service does not exist.
 	// +optional
-	// +kubebuilder:validation:Enum=ClusterIP;Headless;NodePort;LoadBalancer;ExternalName;Ref
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
 	ServiceType ServiceType `json:"serviceType,omitempty"`
 
 	// endpoints counts the published endpoints.

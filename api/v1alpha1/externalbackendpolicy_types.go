@@ -51,7 +51,6 @@ const (
 type ExternalBackendPolicySpec struct {
 	// mode is Enforce (default) or Audit: only report what would be refused.
 	// +optional
-	// +kubebuilder:default=Enforce
 	Mode PolicyMode `json:"mode,omitempty"`
 
 	// namespaceSelector selects the namespaces; {} selects every one.
@@ -59,71 +58,92 @@ type ExternalBackendPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule=`!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && e.values.size() > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || e.values.size() == 0))`,message="matchExpressions: In and NotIn want values, Exists and DoesNotExist none"
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 
-	// allow are the rules, at most 100; a target is allowed where any rule allows
-	// it. Absent or empty, nothing is allowed.
+	// allow are the rules, 1 to 100; a target is allowed where any rule allows it. Absent, no target
+	// is allowed.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	Allow []PolicyRule `json:"allow,omitempty"`
-}
 
-// PolicyRule allows the targets that fit all of its cidrs, hostnames and ports;
-// of these three, what is absent or empty fits every target. A rule with
-// nameservers alone allows no target.
-type PolicyRule struct {
-	// cidrs are checked for literal addresses and for every resolved one; at most 100.
+	// allowNameservers are those that spec.dns.nameservers may name: "IP" (with any port),
+	// "IPv4:port" or "[IPv6]:port", 1 to 100. Absent, none may be named.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=53
+	// +kubebuilder:validation:items:XValidation:rule=`[isIP(self) ? self : self.matches('^([0-9.]+|\\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\\]):0*[1-9][0-9]{0,4}$') && int(self.substring(self.lastIndexOf(':') + 1)) <= 65535 ? self.substring(0, self.lastIndexOf(':')).replace('[', '').replace(']', '') : '-'].all(h, isIP(h))`,message="must be IP, IPv4:port or [IPv6]:port"
+	AllowNameservers []string `json:"allowNameservers,omitempty"`
+
+	// Unknown tells which fields of the spec this version does not know. It is not part of the API.
+	Unknown []string `json:"-"`
+}
+
+// AnyTarget has no fields.
+type AnyTarget struct{}
+
+// PolicyRule allows the targets that fit all of its cidrs, hostnames and ports. A rule has cidrs,
+// hostnames or both, or anyTarget in their place.
+//
+// +kubebuilder:validation:XValidation:rule=`has(self.anyTarget) != (has(self.cidrs) || has(self.hostnames))`,message="wants cidrs, hostnames or both, or anyTarget in their place"
+type PolicyRule struct {
+	// anyTarget, which is {}, allows every target that is neither forbidden nor guarded, in place of
+	// cidrs and hostnames.
+	// +optional
+	AnyTarget *AnyTarget `json:"anyTarget,omitempty"`
+
+	// cidrs are checked for literal addresses and for every resolved one; 1 to 100, without bits
+	// beyond the prefix length. Absent beside hostnames: whatever these resolve to that is neither
+	// forbidden nor guarded.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:XValidation:rule=`isCIDR(self)`,message="must be a CIDR"
+	// +kubebuilder:validation:items:XValidation:rule=`isCIDR(self) && cidr(self) == cidr(self).masked()`,message="must be a CIDR, such as 203.0.113.0/24, with no bit set beyond its prefix length"
 	CIDRs []string `json:"cidrs,omitempty"`
 
 	// hostnames are checked for names as written in spec, srvName included; a
-	// leading "*." stands for one or more labels. At most 100.
+	// leading "*." stands for one or more labels. 1 to 100. Absent beside cidrs: every name, and
+	// literal addresses.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^(\*|[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)+$`
 	Hostnames []string `json:"hostnames,omitempty"`
 
-	// ports are checked for target and probe ports; absent: all. At most 100.
+	// ports are checked for target and probe ports, 1 to 100; absent: all.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	Ports []PolicyPort `json:"ports,omitempty"`
 
-	// nameservers are those that spec.dns.nameservers may name: "IP" (with any
-	// port), "IPv4:port" or "[IPv6]:port", at most 100.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=100
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=53
-	// +kubebuilder:validation:items:XValidation:rule=`[isIP(self) ? self : self.matches('^([0-9.]+|\\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\\]):0*[1-9][0-9]{0,4}$') && int(self.substring(self.lastIndexOf(':') + 1)) <= 65535 ? self.substring(0, self.lastIndexOf(':')).replace('[', '').replace(']', '') : '-'].all(h, isIP(h))`,message="must be IP, IPv4:port or [IPv6]:port"
-	Nameservers []string `json:"nameservers,omitempty"`
+	// Unknown tells which fields of the rule this version does not know; such a rule allows nothing.
+	// It is not part of the API.
+	Unknown []string `json:"-"`
 }
 
 // PolicyPort allows a port, or a range of ports, of one protocol.
 //
-// +kubebuilder:validation:XValidation:rule=`!has(self.endPort) || (has(self.port) && self.endPort >= self.port)`,message="wants port, and must not be less than it",fieldPath=".endPort"
+// +kubebuilder:validation:XValidation:rule=`!has(self.endPort) || self.endPort >= self.port`,message="must not be less than port",fieldPath=".endPort"
 type PolicyPort struct {
 	// protocol is TCP (default), UDP or SCTP.
 	// +optional
-	// +kubebuilder:default=TCP
 	// +kubebuilder:validation:Enum=TCP;UDP;SCTP
 	Protocol corev1.Protocol `json:"protocol,omitempty"`
 
-	// port is the only or the first port, 1 to 65535; absent: every port of the
-	// protocol.
-	// +optional
+	// port is the only or the first port, 1 to 65535.
+	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port,omitempty"`
+	Port int32 `json:"port"`
 
-	// endPort is the last port of the range, port to 65535, only with port; absent:
-	// port alone.
+	// endPort is the last port of the range, port to 65535; absent: port alone.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535

@@ -18,7 +18,7 @@ import (
 func drained(published *Standing, targets ...v1alpha1.Target) Input {
 	b := &v1alpha1.ExternalBackend{}
 	b.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}
-	b.Spec.Targets, b.Spec.DrainSeconds = targets, 600
+	b.Spec.Targets, b.Spec.DrainSeconds = targets, new(int32(600))
 	return Input{
 		Backend: b, Families: Families{IPv4: true}, Serves: func(*v1alpha1.Port) bool { return true },
 		Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, Max: 100, Now: testNow,

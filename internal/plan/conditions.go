@@ -203,7 +203,7 @@ func (w *statusWriter) traffic() string {
 	text := fmt.Sprintf("%d of %d endpoints are ready.", e.Ready, e.Total)
 	switch active := w.out.ActiveTier; {
 	case w.Publication != nil && w.Publication.FailOpen:
-		text += " No tier has enough healthy endpoints, and panicThreshold is set: every endpoint of an Active target is ready, whatever its health."
+		text += " No tier has enough healthy endpoints, and whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready, whatever its health."
 	case w.pinnedToNothing():
 		text += fmt.Sprintf(" spec.failover.pinnedTier is %d, and no endpoint is in that tier.", *active)
 	case active != nil && *active != 0:

@@ -36,7 +36,7 @@ type Publication struct {
 	States []ProbeState
 	// Tier is to be handed to the next Publish. Active is nil where no tier qualifies.
 	Tier TierState
-	// FailOpen: no tier has panicThreshold, so that every endpoint of an Active target is ready.
+	// FailOpen: no tier qualifies, and spec.failover.whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready.
 	FailOpen bool
 	// Next is when time alone may change the plan; zero: never.
 	Next time.Time
@@ -74,7 +74,7 @@ type PublishInput struct {
 func Publish(in PublishInput, c *Candidates) Publication {
 	out := Publication{Endpoints: c.Endpoints, States: make([]ProbeState, len(c.Endpoints)), Next: c.next}
 	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
-	initial := enforced && in.Backend.Spec.HealthCheck.InitialState == v1alpha1.InitialStateReady
+	initial := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady
 	tiers := newTally(in.Backend, c)
 	probe := 0
 	for i := range c.Endpoints {
@@ -105,7 +105,8 @@ func Publish(in PublishInput, c *Candidates) Publication {
 		out.Next = look
 	}
 	noTier := out.Tier.Active == nil
-	out.FailOpen = noTier && f.PanicThreshold > 0 && tiers.endpoints > 0
+	out.FailOpen = noTier && tiers.endpoints > 0 &&
+		in.Backend.Spec.Failover.EffectiveWhenNoTierQualifies() == v1alpha1.NoTierAllEndpoints
 	for i := range c.Endpoints {
 		e := &c.Endpoints[i]
 		active := noTier || *out.Tier.Active == c.origins[i].tier
@@ -131,9 +132,9 @@ func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	}
 	for i := range b.Spec.Targets {
 		target := &b.Spec.Targets[i]
-		active := cmp.Or(target.AdminState, v1alpha1.AdminStateActive) == v1alpha1.AdminStateActive
+		active := target.EffectiveAdminState() == v1alpha1.AdminStateActive
 		if active && c.Notes[i].Answer.Status == AnswerPending {
-			t.tier(target.Tier).Pending = true
+			t.tier(target.EffectiveTier()).Pending = true
 		}
 	}
 	return t

@@ -86,7 +86,7 @@ func TestBehindOldPorts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			in := drained(standing(tt.published...), v1alpha1.Target{Name: "x", Address: a}, v1alpha1.Target{Name: "y", Address: b}, v1alpha1.Target{Name: "z", SRVName: "_http._tcp.example.com"})
 			in.Answers = map[string]Answer{"z": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr(c), Port: 7000}}}}
-			in.Backend.Spec.DrainSeconds, in.Backend.Spec.Ports = 0, tt.spec
+			in.Backend.Spec.DrainSeconds, in.Backend.Spec.Ports = nil, tt.spec
 			in.Permit = func(_ string, _ netip.Addr, ports []Port) Refusal {
 				return Refusal{Denied: slices.ContainsFunc(ports, func(p Port) bool { return p.Port == tt.denied })}
 			}

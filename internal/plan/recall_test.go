@@ -95,10 +95,10 @@ func newLife(t *testing.T, seed uint64) *life {
 	}
 	spec := &l.backend.Spec
 	spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80, TargetPort: 8080, Protocol: corev1.ProtocolTCP}, {Name: "more", Port: 90, Protocol: corev1.ProtocolTCP}}[:1+r.IntN(2)]
-	spec.DrainSeconds = []int32{0, 30}[r.IntN(2)]
+	spec.DrainSeconds = new([]int32{0, 30}[r.IntN(2)])
+	spec.Failover = &v1alpha1.Failover{WhenNoTierQualifies: []v1alpha1.NoTierPolicy{v1alpha1.NoTierHealthyEndpoints, v1alpha1.NoTierAllEndpoints}[r.IntN(2)]}
 	if r.IntN(8) > 0 {
 		spec.HealthCheck = &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}
-		spec.HealthCheck.PanicThreshold = []int32{0, 50}[r.IntN(2)]
 		if r.IntN(6) == 0 {
 			spec.HealthCheck.Mode = v1alpha1.HealthCheckModeObserve
 		}
@@ -122,7 +122,7 @@ func (l *life) address() netip.Addr {
 
 func (l *life) addTarget() {
 	t := v1alpha1.Target{
-		Name: fmt.Sprintf("t%d", l.random.IntN(1000)), Zone: []string{"", "a", "b"}[l.random.IntN(3)], NodeName: []string{"", "n"}[l.random.IntN(2)], Tier: int32(l.random.IntN(2)),
+		Name: fmt.Sprintf("t%d", l.random.IntN(1000)), Zone: []string{"", "a", "b"}[l.random.IntN(3)], NodeName: []string{"", "n"}[l.random.IntN(2)], Tier: new(int32(l.random.IntN(2))),
 	}
 	if slices.ContainsFunc(l.backend.Spec.Targets, func(o v1alpha1.Target) bool { return o.Name == t.Name }) {
 		return
@@ -216,7 +216,7 @@ func (l *life) edit() {
 		t.AdminState = []v1alpha1.AdminState{v1alpha1.AdminStateActive, v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled}[l.random.IntN(3)]
 		l.backend.Generation++
 	case n == 3:
-		t.Zone, t.Tier = "c", 1-t.Tier
+		t.Zone, t.Tier = "c", new(1-t.EffectiveTier())
 		l.backend.Generation++
 	case n == 4:
 		l.reword(t)

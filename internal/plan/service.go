@@ -92,7 +92,7 @@ func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) s
 	switch {
 	case owner != nil:
 		return refuse("it belongs to %s %q", owner.Kind, owner.Name)
-	case service(b).AdoptionPolicy != v1alpha1.AdoptionPolicyIfSelectorless:
+	case b.Spec.Service.EffectiveAdoptionPolicy() != v1alpha1.AdoptionPolicyIfSelectorless:
 		return refuse("choose another spec.service.name, attach to it by serviceRef, or take it over with spec.service.adoptionPolicy: IfSelectorless")
 	case len(live.Spec.Selector) > 0:
 		return refuse("it has a selector, so it can't be adopted")
@@ -135,7 +135,7 @@ func samePorts(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 func livePort(s *corev1.Service, p *v1alpha1.Port) *corev1.ServicePort {
 	for i := range s.Spec.Ports {
 		l := &s.Spec.Ports[i]
-		if l.Name == p.Name && cmp.Or(l.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
+		if l.Name == p.Name && cmp.Or(l.Protocol, corev1.ProtocolTCP) == p.EffectiveProtocol() {
 			return l
 		}
 	}
@@ -194,10 +194,7 @@ func setService(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 		s.Spec.IPFamilies = slices.Clone(spec.IPFamilies)
 	}
 	setAffinity(spec, s)
-	s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
-	if spec.InternalTrafficPolicy != nil {
-		s.Spec.InternalTrafficPolicy = new(*spec.InternalTrafficPolicy)
-	}
+	s.Spec.InternalTrafficPolicy = new(spec.EffectiveInternalTrafficPolicy())
 	s.Spec.TrafficDistribution = spec.TrafficDistribution
 	s.Spec.PublishNotReadyAddresses = spec.PublishNotReadyAddresses
 	setExternal(spec, s, adopted)
@@ -276,9 +273,9 @@ func servicePorts(b *v1alpha1.ExternalBackend, live *corev1.Service) []corev1.Se
 		ports[i] = corev1.ServicePort{
 			Name:        p.Name,
 			Port:        p.Port,
-			Protocol:    cmp.Or(p.Protocol, corev1.ProtocolTCP),
+			Protocol:    p.EffectiveProtocol(),
 			TargetPort:  intstr.FromInt32(p.Port),
-			AppProtocol: appProtocol(p),
+			AppProtocol: p.AppProtocol,
 			NodePort:    p.NodePort,
 		}
 		if l := livePort(live, p); l != nil && p.NodePort == 0 && hasNodePorts(live) {
@@ -293,13 +290,10 @@ func hasNodePorts(s *corev1.Service) bool {
 }
 
 func setAffinity(spec *v1alpha1.Service, s *corev1.Service) {
-	s.Spec.SessionAffinity = cmp.Or(spec.SessionAffinity, corev1.ServiceAffinityNone)
+	s.Spec.SessionAffinity = spec.EffectiveSessionAffinity()
 	s.Spec.SessionAffinityConfig = nil
 	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		timeout := corev1.DefaultClientIPServiceAffinitySeconds
-		if spec.SessionAffinityTimeoutSeconds != nil {
-			timeout = *spec.SessionAffinityTimeoutSeconds
-		}
+		timeout := spec.EffectiveSessionAffinityTimeoutSeconds()
 		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
 	}
 }
@@ -308,7 +302,7 @@ func setAffinity(spec *v1alpha1.Service, s *corev1.Service) {
 func setExternal(spec *v1alpha1.Service, s *corev1.Service, adopted bool) {
 	s.Spec.ExternalTrafficPolicy = ""
 	if hasNodePorts(s) {
-		s.Spec.ExternalTrafficPolicy = cmp.Or(spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+		s.Spec.ExternalTrafficPolicy = spec.EffectiveExternalTrafficPolicy()
 	}
 	if s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		s.Spec.HealthCheckNodePort = 0

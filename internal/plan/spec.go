@@ -14,21 +14,15 @@ import (
 
 // ServiceName is the name of the Service that b's endpoints stand behind.
 func ServiceName(b *v1alpha1.ExternalBackend) string {
-	switch {
-	case b.Spec.ServiceRef != nil:
-		return b.Spec.ServiceRef.Name
-	case b.Spec.Service != nil && b.Spec.Service.Name != "":
-		return b.Spec.Service.Name
-	}
-	return b.Name
+	return b.EffectiveServiceName()
 }
 
-// ServiceType is the effective type of that Service; Ref where someone else owns it.
+// ServiceType is the type that spec gives the Service; "" where someone else owns it.
 func ServiceType(b *v1alpha1.ExternalBackend) v1alpha1.ServiceType {
 	if b.Spec.ServiceRef != nil {
-		return v1alpha1.ServiceTypeRef
+		return ""
 	}
-	return cmp.Or(service(b).Type, v1alpha1.ServiceTypeClusterIP)
+	return b.Spec.Service.EffectiveType()
 }
 
 // service is spec.service, or what stands in its place where it is absent.
@@ -41,7 +35,7 @@ func service(b *v1alpha1.ExternalBackend) *v1alpha1.Service {
 
 // Passthrough tells whether the target's name itself is published, unresolved.
 func Passthrough(b *v1alpha1.ExternalBackend) bool {
-	return b.Spec.DNS != nil && b.Spec.DNS.Resolution == v1alpha1.DNSResolutionPassthrough
+	return b.Spec.DNS.EffectiveResolution() == v1alpha1.DNSResolutionPassthrough
 }
 
 // Resolves tells whether targets are published by address, so that names are looked up and endpoints probed.
@@ -51,25 +45,20 @@ func Resolves(b *v1alpha1.ExternalBackend) bool {
 
 // observes: b's probes are to report, but to change no endpoint.
 func observes(b *v1alpha1.ExternalBackend) bool {
-	return b.Spec.HealthCheck != nil && b.Spec.HealthCheck.Mode == v1alpha1.HealthCheckModeObserve
+	return b.Spec.HealthCheck != nil && b.Spec.HealthCheck.EffectiveMode() == v1alpha1.HealthCheckModeObserve
 }
 
-func drainTime(b *v1alpha1.ExternalBackend) time.Duration {
-	return time.Duration(b.Spec.DrainSeconds) * time.Second
-}
+func drainTime(b *v1alpha1.ExternalBackend) time.Duration { return b.Spec.EffectiveDrain() }
 
 // failover is b's spec.failover with its defaults.
 func failover(b *v1alpha1.ExternalBackend) Failover {
-	f := Failover{MinHealthyPercent: 1, FailbackDelay: time.Minute}
-	if h := b.Spec.HealthCheck; h != nil {
-		f.PanicThreshold = h.PanicThreshold
+	s := b.Spec.Failover
+	f := Failover{
+		MinHealthyPercent: s.EffectiveMinHealthyPercent(),
+		FailbackDelay:     s.EffectiveFailbackDelay(),
+		Manual:            s.EffectiveFailback() == v1alpha1.FailbackManual,
 	}
-	if s := b.Spec.Failover; s != nil {
-		f.MinHealthyPercent = max(1, s.MinHealthyPercent)
-		if s.FailbackDelaySeconds != nil {
-			f.FailbackDelay = time.Duration(*s.FailbackDelaySeconds) * time.Second
-		}
-		f.Manual = s.Failback == v1alpha1.FailbackManual
+	if s != nil {
 		f.Pinned = s.PinnedTier
 	}
 	return f
@@ -79,7 +68,7 @@ func failover(b *v1alpha1.ExternalBackend) Failover {
 func targetName(t *v1alpha1.Target) string { return cmp.Or(t.Hostname, t.SRVName) }
 
 // tierOf is the tier of an endpoint of t whose SRV record ranks rank.
-func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.Tier+int32(rank)) }
+func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.EffectiveTier()+int32(rank)) }
 
 // targetPort is the port number that traffic for p goes to at t. A port that an SRV record gave, other than 0, replaces that of the first of spec.ports.
 func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) int32 {
@@ -91,7 +80,7 @@ func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) in
 			return t.Ports[i].TargetPort
 		}
 	}
-	return cmp.Or(p.TargetPort, p.Port)
+	return p.EffectiveTargetPort()
 }
 
 // TargetPort is the port number that traffic for p goes to at t.
@@ -138,8 +127,8 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 		ports = append(ports, Port{
 			Name:        p.Name,
 			Port:        targetPort(t, p, i == 0, srv),
-			Protocol:    cmp.Or(p.Protocol, corev1.ProtocolTCP),
-			AppProtocol: appProtocol(p),
+			Protocol:    p.EffectiveProtocol(),
+			AppProtocol: p.AppProtocol,
 		})
 	}
 	slices.SortFunc(ports, comparePorts)
@@ -173,13 +162,6 @@ func lacking(nodes bool) string {
 		return "nodeName and some no zone"
 	}
 	return "zone"
-}
-
-func appProtocol(p *v1alpha1.Port) *string {
-	if p.AppProtocol == nil || *p.AppProtocol == "" {
-		return nil
-	}
-	return p.AppProtocol
 }
 
 // Families are the IP families that a Service serves.

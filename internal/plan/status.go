@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -14,6 +15,8 @@ import (
 // StatusInput is all that status tells.
 type StatusInput struct {
 	Backend *v1alpha1.ExternalBackend
+	// Service is the one that the endpoints stand behind; nil where there is none.
+	Service *corev1.Service
 	// Before is the status written last; what is not known now stays as it says.
 	Before v1alpha1.ExternalBackendStatus
 	// Known are the targets as they were told last, those that Before omits too; nil after a restart.
@@ -45,6 +48,17 @@ type References struct {
 	Message string
 }
 
+// serviceType is the type that spec says, and with serviceRef that of the Service which is there.
+func (in *StatusInput) serviceType() v1alpha1.ServiceType {
+	switch {
+	case in.Backend.Spec.ServiceRef == nil:
+		return ServiceType(in.Backend)
+	case in.Service == nil:
+		return ""
+	}
+	return liveType(in.Service)
+}
+
 // StatusReport is what Status returns.
 type StatusReport struct {
 	Status v1alpha1.ExternalBackendStatus
@@ -59,7 +73,7 @@ func Status(in StatusInput) StatusReport {
 	s := v1alpha1.ExternalBackendStatus{
 		ObservedGeneration: in.Backend.Generation,
 		ServiceName:        ServiceName(in.Backend),
-		ServiceType:        ServiceType(in.Backend),
+		ServiceType:        in.serviceType(),
 		Endpoints:          in.Before.Endpoints,
 		ActiveTier:         in.Before.ActiveTier,
 		Targets:            in.Before.Targets,

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Failover says how the active tier is chosen (spec.failover and spec.healthCheck.panicThreshold, defaults applied).
+// Failover says how the active tier is chosen (spec.failover, defaults applied).
 type Failover struct {
-	// MinHealthyPercent and PanicThreshold are shares in percent, 0 to 100; a tier qualifies from the larger one on, and never without a healthy endpoint.
-	MinHealthyPercent, PanicThreshold int32
+	// MinHealthyPercent is the healthy share in percent, 1 to 100, from which on a tier qualifies.
+	MinHealthyPercent int32
 	// FailbackDelay is how long a better tier must have qualified without a break before it is active again.
 	FailbackDelay time.Duration
 	// Manual leaves an active tier only when it no longer qualifies.
@@ -41,7 +41,7 @@ type TierState struct {
 
 // qualifies: the tier's healthy share suffices to carry the traffic.
 func (f Failover) qualifies(t Tier) bool {
-	return t.Healthy > 0 && int64(t.Healthy)*100 >= int64(max(f.MinHealthyPercent, f.PanicThreshold))*int64(t.Verdicts)
+	return t.Healthy > 0 && int64(t.Healthy)*100 >= int64(f.MinHealthyPercent)*int64(t.Verdicts)
 }
 
 // expected reports whether the tier has endpoints or waits for some.

@@ -51,7 +51,6 @@ func TestChooseTier(t *testing.T) {
 		{name: "unjudged endpoints are no part of the share", failover: Failover{MinHealthyPercent: 100}, tiers: []Tier{{Endpoints: 9, Verdicts: 1, Healthy: 1}}, want: new(int32(0))},
 		{name: "below minHealthyPercent", failover: Failover{MinHealthyPercent: 51}, tiers: []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)}, want: new(int32(1))},
 		{name: "at minHealthyPercent", failover: Failover{MinHealthyPercent: 50}, tiers: []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)}, want: new(int32(0))},
-		{name: "panicThreshold raises the bar", failover: Failover{MinHealthyPercent: 1, PanicThreshold: 60}, tiers: []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)}, want: new(int32(1))},
 		{name: "a better tier without endpoints is passed over", failover: defaults, tiers: []Tier{{Number: 0}, healthy(1)}, want: new(int32(1))},
 		{name: "all dead: none", failover: defaults, tiers: []Tier{dead(0), dead(1)}, prev: active(0)},
 		{name: "dead active hands over at once", failover: defaults, tiers: []Tier{dead(0), healthy(1)}, prev: active(0), want: new(int32(1))},

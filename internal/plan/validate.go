@@ -18,16 +18,12 @@ import (
 // maxErrors is how many errors one message tells.
 const maxErrors = 3
 
-// hopByHop are the headers that concern one connection (RFC 9110, 7.6.1), or that the probe itself has to set.
-var hopByHop = []string{
-	"connection", "content-length", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-}
-
 // Validate checks what the schema can't say within its budget. live is the Service that spec.serviceRef names, or nil. The message names each field and what would
 // be right; "" where all is well.
 func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
+	errs = append(errs, validateKnown(b, spec)...)
 	errs = append(errs, validateMetadata(b.Spec.Service, spec.Child("service"))...)
 	if !knownPolicy(b) {
 		errs = append(errs, field.NotSupported(spec.Child("deletionPolicy"), b.Spec.DeletionPolicy,
@@ -35,7 +31,9 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	}
 	errs = append(errs, validateTargets(b, spec.Child("targets"))...)
 	errs = append(errs, validateLocal(b, live, spec.Child("targets"))...)
+	errs = append(errs, validateName(b, spec.Child("targets"))...)
 	errs = append(errs, validateCheck(b, spec.Child("healthCheck"))...)
+	errs = append(errs, validatePin(b, spec.Child("failover", "pinnedTier"))...)
 	if Passthrough(b) && b.Spec.ServiceRef != nil && live != nil && !Headless(live) {
 		errs = append(errs, field.Invalid(spec.Child("dns", "resolution"), b.Spec.DNS.Resolution, "kube-proxy knows no names: the Service of serviceRef must be headless"))
 	}
@@ -67,13 +65,42 @@ func validateTargets(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorL
 	}
 	var errs field.ErrorList
 	for i := range b.Spec.Targets {
+		seen := map[string]bool{}
 		for j, p := range b.Spec.Targets[i].Ports {
-			if !known[p.Name] {
-				errs = append(errs, field.Invalid(path.Index(i).Child("ports").Index(j).Child("name"), p.Name, "must be the name of a port in spec.ports"))
+			name := path.Index(i).Child("ports").Index(j).Child("name")
+			switch {
+			case !known[p.Name]:
+				errs = append(errs, field.Invalid(name, p.Name, "must be the name of a port in spec.ports"))
+			case seen[p.Name]:
+				errs = append(errs, field.Duplicate(name, p.Name))
 			}
+			seen[p.Name] = true
 		}
 	}
 	return errs
+}
+
+// validateName: what is published as a name is one target, a hostname.
+func validateName(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {
+	if Resolves(b) || len(b.Spec.Targets) == 1 && b.Spec.Targets[0].Hostname != "" {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, len(b.Spec.Targets), "exactly one target, a hostname, is wanted where its name itself is published")}
+}
+
+// validatePin: a pin of a tier in which no target can be would take every endpoint out. The records
+// of an srvName may be in its target's tier and in every higher one.
+func validatePin(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {
+	if b.Spec.Failover == nil || b.Spec.Failover.PinnedTier == nil {
+		return nil
+	}
+	pin := *b.Spec.Failover.PinnedTier
+	if slices.ContainsFunc(b.Spec.Targets, func(t v1alpha1.Target) bool {
+		return t.EffectiveTier() == pin || t.SRVName != "" && t.EffectiveTier() < pin
+	}) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, pin, "no target can be in that tier")}
 }
 
 // validateLocal: with a traffic policy Local kube-proxy drops the traffic of every node without an endpoint of its own.
@@ -96,8 +123,8 @@ func localOnly(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 			live.Spec.InternalTrafficPolicy != nil && *live.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal)
 	}
 	s := service(b)
-	return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal ||
-		s.InternalTrafficPolicy != nil && *s.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	return s.EffectiveExternalTrafficPolicy() == corev1.ServiceExternalTrafficPolicyLocal ||
+		s.EffectiveInternalTrafficPolicy() == corev1.ServiceInternalTrafficPolicyLocal
 }
 
 func validateCheck(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {
@@ -105,19 +132,13 @@ func validateCheck(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorLis
 	if h == nil {
 		return nil
 	}
-	var errs field.ErrorList
 	handler := path.Child("tcpSocket")
 	if h.HTTPGet != nil {
 		handler = path.Child("httpGet")
-		for i, header := range h.HTTPGet.HTTPHeaders {
-			if slices.Contains(hopByHop, strings.ToLower(header.Name)) {
-				errs = append(errs, field.Invalid(handler.Child("httpHeaders").Index(i).Child("name"), header.Name, "is the connection's own; use httpGet.host for the Host header"))
-			}
-		}
 	} else if h.GRPC != nil {
 		handler = path.Child("grpc")
 	}
-	return append(errs, validatePort(b, checkPort(h), handler.Child("port"))...)
+	return validatePort(b, checkPort(h), handler.Child("port"))
 }
 
 // validatePort: probes speak TCP, so that the port they go to must.

@@ -28,7 +28,7 @@ func TestValidate(t *testing.T) {
 			spec: "ports: [{port: 80}]\nservice: {type: LoadBalancer, externalTrafficPolicy: Local}\n" + targets,
 			want: []string{"spec.targets[0].nodeName: Required value: wanted on every target"},
 		},
-		"local with a node": {spec: "ports: [{port: 80}]\nservice: {internalTrafficPolicy: Local}\ntargets: [{name: a, address: 203.0.113.1, nodeName: n}]\n"},
+		"local with a node": {spec: "ports: [{port: 80}]\nservice: {internalTrafficPolicy: Local}\ntargets: [{name: a, address: 203.0.113.1, nodeName: node}]\n"},
 		"local Service of serviceRef": {
 			spec: "ports: [{port: 80}]\nserviceRef: {name: s}\n" + targets,
 			live: &corev1.Service{Spec: corev1.ServiceSpec{InternalTrafficPolicy: &local}},
@@ -40,8 +40,8 @@ func TestValidate(t *testing.T) {
 			want: []string{`spec.dns.resolution: Invalid value: "Passthrough": kube-proxy knows no names`},
 		},
 		"header": {
-			spec: "ports: [{port: 80}]\nhealthCheck: {httpGet: {httpHeaders: [{name: X-A, value: a}, {name: HOST, value: b}]}}\n" + targets,
-			want: []string{`spec.healthCheck.httpGet.httpHeaders[1].name: Invalid value: "HOST"`, "use httpGet.host"},
+			spec: "ports: [{port: 80}]\nhealthCheck: {httpGet: {httpHeaders: [{name: X-A, value: a}, {name: Connection, value: close}]}}\n" + targets,
+			want: []string{`spec.healthCheck.httpGet.httpHeaders[1].name: Invalid value: "Connection": is the connection's own`},
 		},
 		"no port for the check": {spec: "ports: [{name: bd, port: 80}]\nhealthCheck: {tcpSocket: {port: db}}\n" + targets, want: []string{`spec.healthCheck.tcpSocket.port: Invalid value: "db": must be a number or the name`}},
 		"a check over UDP":      {spec: "ports: [{name: dns, port: 53, protocol: UDP}]\nhealthCheck: {grpc: {port: dns}}\n" + targets, want: []string{`spec.healthCheck.grpc.port: Invalid value: "dns": must be the name of a TCP port`}},

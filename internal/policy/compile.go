@@ -32,7 +32,7 @@ var protocols = [...]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, cor
 func Compile(in Input) (*Set, []Problem) {
 	rules := 0
 	for i := range in.Policies {
-		rules += len(in.Policies[i].Spec.Allow)
+		rules += len(in.Policies[i].Spec.Allow) + 1 // its nameservers count as one
 	}
 	c := newCompiler(rules)
 	for i := range in.Policies {
@@ -96,16 +96,22 @@ func (c *compiler) policy(p *v1alpha1.ExternalBackendPolicy) {
 	c.at = p.Name
 	selector, ok := c.selector(&p.Spec.NamespaceSelector)
 	compiled := compiledPolicy{selector: selector, from: c.next}
-	switch p.Spec.Mode {
+	switch p.Spec.EffectiveMode() {
 	case v1alpha1.PolicyModeAudit:
 		compiled.audit = true
-	case v1alpha1.PolicyModeEnforce, "":
+	case v1alpha1.PolicyModeEnforce:
 	default:
-		c.problem("no such mode, taken as Enforce", "spec.mode")
+		c.problem("no such mode, taken as Enforce; the policy allows nothing", "spec.mode")
+		ok = false
+	}
+	for _, text := range p.Spec.Unknown {
+		c.problem(text+", so that the policy allows nothing", "spec")
+		ok = false
 	}
 	for i := range p.Spec.Allow {
 		c.rule(i, &p.Spec.Allow[i])
 	}
+	c.allowNameservers(p.Spec.AllowNameservers)
 	if compiled.to = c.next; !ok {
 		compiled.to = compiled.from
 	}
@@ -136,15 +142,32 @@ func (c *compiler) selector(s *metav1.LabelSelector) (selector labels.Selector, 
 	return selector, ok
 }
 
-func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
+// number gives a rule, or a policy's nameservers, a number.
+func (c *compiler) number() int {
 	id := c.next
 	c.next++
 	c.everything.add(id)
+	return id
+}
+
+// rule reads a rule. One of which something is not known could be meant to be narrower than what is
+// left of it, and one without cidrs, hostnames and anyTarget says nothing: both allow nothing.
+func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
+	id := c.number()
+	for _, text := range r.Unknown {
+		c.problem(text+", so that the rule allows nothing", "spec.allow[%d]", i)
+	}
+	if len(r.Unknown) > 0 {
+		return
+	}
+	if len(r.CIDRs)+len(r.Hostnames) == 0 && r.AnyTarget == nil {
+		c.problem("neither cidrs nor hostnames nor anyTarget", "spec.allow[%d]", i)
+		return
+	}
 	if len(r.CIDRs) == 0 {
 		c.anyAddress.add(id)
 	}
-	aboutTargets := len(r.CIDRs)+len(r.Hostnames)+len(r.Ports) > 0 || len(r.Nameservers) == 0
-	if len(r.Hostnames) == 0 && aboutTargets {
+	if len(r.Hostnames) == 0 {
 		c.anyName.add(id)
 		c.targets.add(id)
 	}
@@ -158,6 +181,8 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 			c.problem("not a CIDR", "spec.allow[%d].cidrs[%d]", i, j)
 		} else if prefix.Addr().Is4In6() {
 			c.problem("a CIDR of IPv4-mapped addresses", "spec.allow[%d].cidrs[%d]", i, j)
+		} else if prefix != prefix.Masked() {
+			c.problem("a CIDR with bits beyond its prefix length", "spec.allow[%d].cidrs[%d]", i, j)
 		} else {
 			c.cidrs = append(c.cidrs, claim{prefix, id})
 		}
@@ -175,22 +200,24 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 			c.problem("no range of ports", "spec.allow[%d].ports[%d]", i, j)
 		}
 	}
-	for j, text := range r.Nameservers {
+}
+
+// allowNameservers reads the nameservers of a policy, which cover no target.
+func (c *compiler) allowNameservers(texts []string) {
+	id := c.number()
+	for i, text := range texts {
 		if !c.nameserver(text, id) {
-			c.problem("neither an address nor address:port", "spec.allow[%d].nameservers[%d]", i, j)
+			c.problem("neither an address nor address:port", "spec.allowNameservers[%d]", i)
 		}
 	}
 }
 
 func (c *compiler) port(p *v1alpha1.PolicyPort, id int) bool {
-	protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
+	protocol := p.EffectiveProtocol()
 	if !slices.Contains(protocols[:], protocol) {
 		return false
 	}
-	first, last := p.Port, cmp.Or(p.EndPort, p.Port)
-	if p.Port == 0 && p.EndPort == 0 {
-		first, last = 1, math.MaxUint16
-	}
+	first, last := p.Port, p.EffectiveEndPort()
 	if first < 1 || last < first || last > math.MaxUint16 {
 		return false
 	}

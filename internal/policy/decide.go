@@ -53,11 +53,10 @@ type question struct {
 	ports []Port
 }
 
-// decide asks the Enforce policies, and where none selects the namespace, what
-// the Audit policies would say.
+// decide asks the Enforce policies, and of what they allow the Audit policies, taken alone.
 func (v *View) decide(q question) Decision {
 	d := v.judge(&v.enforce, &q)
-	if d.Allowed && v.audit.selected && !v.enforce.selected {
+	if d.Allowed && v.audit.selected {
 		if would := v.judge(&v.audit, &q); !would.Allowed {
 			d.WouldDeny, d.Kind = true, would.Kind
 		}

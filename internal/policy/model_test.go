@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -180,7 +181,7 @@ func modelDecide(in Input, ns map[string]string, q modelQuestion) Decision {
 		}
 	}
 	d := modelJudge(in, enforced, q, kind)
-	if d.Allowed && len(enforced) == 0 && len(audited) > 0 {
+	if d.Allowed && len(audited) > 0 {
 		if would := modelJudge(in, audited, q, kind); !would.Allowed {
 			d.WouldDeny, d.Kind = true, would.Kind
 		}
@@ -212,6 +213,7 @@ func modelRefusal(in Input, selecting []v1alpha1.ExternalBackendPolicy, q modelQ
 	for _, port := range append([]Port{{}}, q.ports...) { // {} stands for "whatever port"
 		allowed := false
 		for _, p := range selecting {
+			allowed = allowed || modelNameserver(in, p, q, guarded)
 			for _, r := range p.Spec.Allow {
 				if modelRule(in, r, q, guarded) && (port == Port{} || modelPort(r, port)) {
 					allowed = true
@@ -235,17 +237,7 @@ func modelRefusal(in Input, selecting []v1alpha1.ExternalBackendPolicy, q modelQ
 
 // modelRule tells whether the rule fits but for its ports.
 func modelRule(in Input, r v1alpha1.PolicyRule, q modelQuestion, guarded bool) bool {
-	if q.call == "Nameserver" {
-		return modelNames(in, q.addr, guarded, func(a netip.Addr) bool {
-			for _, text := range r.Nameservers {
-				if text == a.String() || text == netip.AddrPortFrom(a, q.port).String() {
-					return true
-				}
-			}
-			return false
-		})
-	}
-	if len(r.CIDRs)+len(r.Hostnames)+len(r.Ports) == 0 && len(r.Nameservers) > 0 {
+	if q.call == "Nameserver" || len(r.CIDRs)+len(r.Hostnames) == 0 && r.AnyTarget == nil {
 		return false
 	}
 	if len(r.Hostnames) > 0 && q.call != "Unnamed" {
@@ -273,6 +265,14 @@ func modelRule(in Input, r v1alpha1.PolicyRule, q modelQuestion, guarded bool) b
 	return modelNames(in, q.addr, guarded, func(a netip.Addr) bool { return inAny(a, r.CIDRs...) })
 }
 
+// modelNameserver tells whether the policy lists the nameserver.
+func modelNameserver(in Input, p v1alpha1.ExternalBackendPolicy, q modelQuestion, guarded bool) bool {
+	return q.call == "Nameserver" && modelNames(in, q.addr, guarded, func(a netip.Addr) bool {
+		return slices.Contains(p.Spec.AllowNameservers, a.String()) ||
+			slices.Contains(p.Spec.AllowNameservers, netip.AddrPortFrom(a, q.port).String())
+	})
+}
+
 // modelNames tells whether the address, and every guarded one in it, is named.
 func modelNames(in Input, a netip.Addr, guarded bool, named func(netip.Addr) bool) bool {
 	if guarded {
@@ -293,9 +293,6 @@ func modelPort(r v1alpha1.PolicyRule, port Port) bool {
 		}
 		if last == 0 {
 			last = first
-		}
-		if first == 0 {
-			first, last = 1, 65535
 		}
 		if protocol == port.Protocol && first <= int32(port.Port) && int32(port.Port) <= last {
 			return true

@@ -11,21 +11,23 @@
 // Only policies in mode Enforce take part in that. A policy in mode Audit
 // neither restricts nor allows, nor does it open a guarded range, nor count as
 // selection against DefaultDeny: adding or removing it never changes what is
-// allowed. It answers one question: what would be refused if it, and every
-// other Audit policy, were switched to Enforce? Since rules add up, a further
-// policy can refuse something only in a namespace that no other policy selects.
-// So Audit says WouldDeny only where no Enforce policy selects the namespace,
-// the target is allowed, and no rule of the selecting Audit policies allows it.
+// allowed. It answers one question: what would be refused if the Audit policies
+// that select the namespace were the only policies, in mode Enforce? So a
+// narrower policy can be tried beside the wide one that is in force. Audit says
+// WouldDeny where the target is allowed now, and those policies alone refuse it.
 //
 // # Rules
 //
 // A rule allows a target on a port when the address lies in its cidrs, the name
 // as written in spec is covered by its hostnames and the port by its ports; of
-// these, what is absent fits everything. A literal address has no name, so that
-// a rule with hostnames never covers it. Every target and probe port needs a
-// rule, not all the same one. A rule that lists nameservers and nothing else
-// allows no target. Of an entry that can't be read nothing is allowed, and its
-// rule does not count as one without it.
+// these, what is absent fits everything. anyTarget stands for the absence of
+// both cidrs and hostnames: a rule with none of the three allows nothing. A
+// literal address has no name, so that a rule with hostnames never covers it.
+// Every target and probe port needs a rule, not all the same one. Of an entry
+// that can't be read nothing is allowed, and its rule does not count as one
+// without it. A rule with a field that this version does not know allows
+// nothing, for it may be meant to be narrower than what is known of it; so does
+// a policy with such a field beside its rules, or with an unknown mode.
 //
 // # Ranges
 //
@@ -38,8 +40,9 @@
 //
 // # Nameservers
 //
-// As with targets: in a selected namespace only those that a rule lists may be
-// named, and a guarded one needs to be listed in any case. The manager's own
+// As with targets: in a selected namespace only those that a policy's
+// allowNameservers list may be named, and a guarded one needs to be listed in
+// any case. The manager's own
 // resolv.conf is not subject to policy.
 package policy
 
@@ -77,7 +80,7 @@ type Set struct {
 	anyAddress  set                       // the rules without cidrs
 	names       names                     // the rules that cover a name
 	ports       map[corev1.Protocol]table // the rules that cover a port
-	nameservers map[netip.AddrPort]set    // the rules that list a nameserver; port 0: any port
+	nameservers map[netip.AddrPort]set    // the policies that list a nameserver; port 0: any port
 }
 
 type compiledPolicy struct {

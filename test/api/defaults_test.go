@@ -55,22 +55,22 @@ drainSeconds: 0
 		{"tls and grpc", header + `
 spec:
   ports: [{name: a, port: 80}]
-  dns: {transport: TLS, tls: {caCertificateRef: {name: ca}}}
-  healthCheck: {grpc: {mode: TLS}, tls: {caCertificateRef: {name: ca}}}
+  dns: {transport: TLS, tls: {caCertificateRefs: [{name: ca}]}}
+  healthCheck: {grpc: {transport: TLS}, tls: {caCertificateRefs: [{name: ca}]}}
 `, `
 ports: [{name: a, port: 80, protocol: TCP}]
 dns:
   resolution: Resolve
   transport: TLS
-  tls: {caCertificateRef: {kind: ConfigMap, name: ca, key: ca.crt}}
+  tls: {caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}
   minTTLSeconds: 5
   maxTTLSeconds: 3600
   staleSeconds: 86400
   removalDelaySeconds: 0
 healthCheck:
   mode: Enforce
-  grpc: {mode: TLS}
-  tls: {caCertificateRef: {kind: ConfigMap, name: ca, key: ca.crt}, verification: Full}
+  grpc: {transport: TLS}
+  tls: {caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}], verification: Full}
   periodSeconds: 10
   timeoutSeconds: 3
   successThreshold: 1
@@ -97,7 +97,7 @@ dns:
   removalDelaySeconds: 0
 healthCheck:
   mode: Enforce
-  grpc: {mode: Plaintext}
+  grpc: {transport: Plaintext}
   periodSeconds: 10
   timeoutSeconds: 3
   successThreshold: 1

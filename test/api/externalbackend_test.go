@@ -98,7 +98,7 @@ func TestServiceRefusals(t *testing.T) {
 		{"internal Local, every target on a node", all(onNodes, field("internalTrafficPolicy", "Local")), nil},
 		{"internal Local without targets", all(unset("spec.targets"), field("internalTrafficPolicy", "Local")), nil},
 		{"internal Local, targets on no node", field("internalTrafficPolicy", "Local"), []string{"spec.targets: Invalid", "nodeName"}},
-		{"internal Local, one target on no node", all(onNodes, text("spec.targets.1.nodeName", ""), field("internalTrafficPolicy", "Local")), []string{"spec.targets: Invalid", "nodeName"}},
+		{"internal Local, one target on no node", all(onNodes, unset("spec.targets.1.nodeName"), field("internalTrafficPolicy", "Local")), []string{"spec.targets: Invalid", "nodeName"}},
 		{"external Local, every target on a node", typed("NodePort", onNodes, field("externalTrafficPolicy", "Local")), nil},
 		{"external Local, targets on no node", typed("NodePort", field("externalTrafficPolicy", "Local")), []string{"spec.targets: Invalid", "nodeName"}},
 		{"external Cluster", typed("LoadBalancer", field("externalTrafficPolicy", "Cluster")), nil},
@@ -108,7 +108,8 @@ func TestServiceRefusals(t *testing.T) {
 		{"PreferClose", field("trafficDistribution", "PreferClose"), nil},
 		{"PreferSameZone", field("trafficDistribution", "PreferSameZone"), nil},
 		{"PreferSameNode", field("trafficDistribution", "PreferSameNode"), nil},
-		{"unknown distribution", field("trafficDistribution", "PreferFar"), []string{"spec.service.trafficDistribution: Unsupported"}},
+		{"a distribution to come", field("trafficDistribution", "PreferFar"), nil},
+		{"empty distribution", text("spec.service.trafficDistribution", ""), []string{"spec.service.trafficDistribution: Invalid"}},
 
 		{"load balancer", typed("LoadBalancer", field("loadBalancerClass", "example.com/lb"), field("loadBalancerSourceRanges", `[203.0.113.0/24, "2001:db8::/32"]`)), nil},
 		{"load balancer class of a ClusterIP", field("loadBalancerClass", "example.com/lb"), []string{"spec.service.loadBalancerClass: Invalid"}},
@@ -140,9 +141,9 @@ func TestPortRefusals(t *testing.T) {
 		{"unnamed alone", ports("[{port: 80}]"), nil},
 		{"empty name alone", ports(`[{name: "", port: 80}]`), nil},
 		{"second port beside an unnamed one", ports("[{port: 80}, {name: b, port: 81}]"), []string{"spec.ports: Invalid", "name"}},
-		{"two unnamed", ports("[{port: 80}, {port: 81}]"), []string{"spec.ports[1]: Duplicate"}},
-		{"the same name twice", ports("[{name: a, port: 80}, {name: a, port: 81}]"), []string{"spec.ports[1]: Duplicate"}},
-		{"the same name for TCP and UDP", ports("[{name: a, port: 53}, {name: a, port: 53, protocol: UDP}]"), []string{"spec.ports[1]: Duplicate"}},
+		{"two unnamed", ports("[{port: 80}, {port: 81}]"), []string{"spec.ports: Invalid", "name"}},
+		{"the same name twice", ports("[{name: a, port: 80}, {name: a, port: 81}]"), []string{"spec.ports: Invalid", "same name"}},
+		{"the same name for TCP and UDP", ports("[{name: a, port: 53}, {name: a, port: 53, protocol: UDP}]"), []string{"spec.ports: Invalid", "same name"}},
 		{"one port for TCP and UDP", ports("[{name: a, port: 53}, {name: b, port: 53, protocol: UDP}]"), nil},
 		{"the same port twice", ports("[{name: a, port: 80}, {name: b, port: 80}]"), []string{"spec.ports: Invalid", "same port"}},
 		{"name that is no label", field("name", "a.b"), []string{"spec.ports[0].name: Invalid"}},
@@ -160,9 +161,9 @@ func TestPortRefusals(t *testing.T) {
 		{"SCTP", field("protocol", "SCTP"), nil},
 		{"unknown protocol", field("protocol", "QUIC"), []string{"spec.ports[0].protocol: Unsupported"}},
 		{"appProtocol", field("appProtocol", "kubernetes.io/h2c"), nil},
-		{"empty appProtocol", text("spec.ports.0.appProtocol", ""), nil},
+		{"empty appProtocol", text("spec.ports.0.appProtocol", ""), []string{"spec.ports[0].appProtocol: Invalid"}},
 		{"appProtocol that is no name", field("appProtocol", "a b"), []string{"spec.ports[0].appProtocol: Invalid"}},
-		{"nodePort 0 on a ClusterIP", field("nodePort", "0"), nil},
+		{"nodePort 0", all(set("spec.service.type", "NodePort"), field("nodePort", "0")), []string{"spec.ports[0].nodePort: Invalid"}},
 		{"nodePort on a ClusterIP", field("nodePort", "30080"), []string{"spec.ports: Invalid", "nodePort"}},
 		{"nodePort without service", all(unset("spec.service"), field("nodePort", "30080")), []string{"spec.ports: Invalid", "nodePort"}},
 		{"nodePort with serviceRef", all(unset("spec.service"), set("spec.serviceRef.name", "x"), field("nodePort", "30080")), []string{"spec.ports: Invalid", "nodePort"}},
@@ -260,7 +261,7 @@ func TestTargetRefusals(t *testing.T) {
 func TestDNSRefusals(t *testing.T) {
 	field := func(field, value string) mutation { return set("spec.dns."+field, value) }
 	passthrough := all(field("resolution", "Passthrough"), set("spec.service.type", "Headless"), set("spec.targets", "[{name: db, hostname: db.example.com}]"))
-	tls := all(field("transport", "TLS"), field("tls", "{serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca, key: ca.crt}}"))
+	tls := all(field("transport", "TLS"), field("tls", "{serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]}"))
 	cases := []refusal{
 		{"empty", set("spec.dns", "{}"), nil},
 		{"Passthrough", passthrough, nil},
@@ -280,8 +281,8 @@ func TestDNSRefusals(t *testing.T) {
 		{"TLS by the system roots", field("transport", "TLS"), nil},
 		{"tls over UDP", all(tls, field("transport", "UDP")), []string{"spec.dns.tls: Invalid"}},
 		{"serverName that is no name", all(tls, field("tls.serverName", "a b")), []string{"spec.dns.tls.serverName: Invalid"}},
-		{"CA of an unknown kind", all(tls, field("tls.caCertificateRef.kind", "Issuer")), []string{"spec.dns.tls.caCertificateRef.kind: Unsupported"}},
-		{"CA without a name", all(tls, field("tls.caCertificateRef", "{key: ca.crt}")), []string{"spec.dns.tls.caCertificateRef.name: Required"}},
+		{"CA of an unknown kind", all(tls, field("tls.caCertificateRefs.0.kind", "Issuer")), []string{"spec.dns.tls.caCertificateRefs[0].kind: Unsupported"}},
+		{"CA without a name", all(tls, field("tls.caCertificateRefs", "[{key: ca.crt}]")), []string{"spec.dns.tls.caCertificateRefs[0].name: Required"}},
 		{"minTTLSeconds 1", field("minTTLSeconds", "1"), nil},
 		{"minTTLSeconds 0", field("minTTLSeconds", "0"), []string{"spec.dns.minTTLSeconds: Invalid"}},
 		{"minTTLSeconds 604801", field("minTTLSeconds", "604801"), []string{"spec.dns.minTTLSeconds: Invalid"}},
@@ -311,13 +312,13 @@ func TestDNSRefusals(t *testing.T) {
 
 func TestHealthCheckRefusals(t *testing.T) {
 	field := func(field, value string) mutation { return set("spec.healthCheck."+field, value) }
-	tcp := field("tcpSocket", "{}")
+	tcp, tlsTCP := field("tcpSocket", "{}"), field("tcpSocket", "{transport: TLS}")
 	http := func(ms ...mutation) mutation { return all(append([]mutation{field("httpGet", "{}")}, ms...)...) }
 	header := func(name, value string) mutation {
 		return http(field("httpGet.httpHeaders", "[{name: '', value: ''}]"),
 			text("spec.healthCheck.httpGet.httpHeaders.0.name", name), text("spec.healthCheck.httpGet.httpHeaders.0.value", value))
 	}
-	tls := field("tls", "{serverName: db.example.com, caCertificateRef: {kind: Secret, name: db-ca, key: ca.crt}, clientCertificateRef: {name: db-client}, verification: None}")
+	tls := field("tls", "{serverName: db.example.com, caCertificateRefs: [{kind: Secret, name: db-ca, key: ca.crt}], clientCertificateRef: {name: db-client}, verification: None}")
 	udpOnly := all(set("spec.ports", "[{name: dns, port: 53, protocol: UDP}]"), set("spec.targets", "[{name: a, address: 203.0.113.1}]"))
 	cases := []refusal{
 		{"tcpSocket", tcp, nil},
@@ -337,9 +338,8 @@ func TestHealthCheckRefusals(t *testing.T) {
 		{"path of 1,025 characters", http(field("httpGet.path", "/"+strings.Repeat("a", 1024))), []string{"spec.healthCheck.httpGet.path: Too long"}},
 		{"HTTPS", http(field("httpGet.scheme", "HTTPS")), nil},
 		{"unknown scheme", http(field("httpGet.scheme", "https")), []string{"spec.healthCheck.httpGet.scheme: Unsupported"}},
-		{"host", http(field("httpGet.host", "db.example.com")), nil},
-		{"host that is an address", http(field("httpGet.host", "'2001:db8::1'")), nil},
-		{"host with a line break", http(text("spec.healthCheck.httpGet.host", "a\r\nb")), []string{"spec.healthCheck.httpGet.host: Invalid"}},
+		{"host", http(field("httpGet.httpHeaders", "[{name: Host, value: 'db.example.com:8443'}, {name: X, value: a}, {name: X, value: b}]")), nil},
+		{"two hosts", http(field("httpGet.httpHeaders", "[{name: Host, value: a}, {name: hOST, value: b}]")), []string{"spec.healthCheck.httpGet.httpHeaders: Invalid", "at most one Host header"}},
 		{"header", header("X-Probe", "1"), nil},
 		{"header of odd characters", header("!#$%&'*+-.^_`|~09Az", "\tä ö"), nil},
 		{"header without value", header("X-Probe", ""), nil},
@@ -355,18 +355,23 @@ func TestHealthCheckRefusals(t *testing.T) {
 		{"exchange", field("tcpSocket", `{port: postgres, send: "PING\r\n", expect: +PONG}`), nil},
 		{"send of 1,025 characters", field("tcpSocket", "{send: "+strings.Repeat("a", 1025)+"}"), []string{"spec.healthCheck.tcpSocket.send: Too long"}},
 		{"expect of 1,025 characters", field("tcpSocket", "{expect: "+strings.Repeat("a", 1025)+"}"), []string{"spec.healthCheck.tcpSocket.expect: Too long"}},
-		{"grpc service", field("grpc", "{service: inventory.v1.Inventory, mode: TLS}"), nil},
-		{"unknown grpc mode", field("grpc", "{mode: MTLS}"), []string{"spec.healthCheck.grpc.mode: Unsupported"}},
+		{"grpc service", field("grpc", "{service: inventory.v1.Inventory, transport: TLS}"), nil},
+		{"unknown grpc transport", field("grpc", "{transport: MTLS}"), []string{"spec.healthCheck.grpc.transport: Unsupported"}},
+		{"unknown tcpSocket transport", field("tcpSocket", "{transport: tls}"), []string{"spec.healthCheck.tcpSocket.transport: Unsupported"}},
 
-		{"tls for tcpSocket", all(tcp, tls), nil},
+		{"tls for tcpSocket TLS", all(field("tcpSocket", "{transport: TLS}"), tls), nil},
+		{"tls for plaintext tcpSocket", all(tcp, tls), []string{"spec.healthCheck.tls: Invalid"}},
+		{"tls for plaintext tcpSocket, written out", all(field("tcpSocket", "{transport: Plaintext}"), tls), []string{"spec.healthCheck.tls: Invalid"}},
+		{"empty tls for plaintext", all(tcp, field("tls", "{}")), []string{"spec.healthCheck.tls: Invalid"}},
 		{"tls for HTTPS", http(tls, field("httpGet.scheme", "HTTPS")), nil},
-		{"tls for grpc TLS", all(field("grpc", "{mode: TLS}"), tls), nil},
+		{"tls for grpc TLS", all(field("grpc", "{transport: TLS}"), tls), nil},
 		{"tls for HTTP", http(tls), []string{"spec.healthCheck.tls: Invalid"}},
+		{"tls for HTTP, written out", http(tls, field("httpGet.scheme", "HTTP")), []string{"spec.healthCheck.tls: Invalid"}},
 		{"tls for plaintext grpc", all(field("grpc", "{}"), tls), []string{"spec.healthCheck.tls: Invalid"}},
-		{"unknown verification", all(tcp, tls, field("tls.verification", "Chain")), []string{"spec.healthCheck.tls.verification: Unsupported"}},
-		{"client certificate without a name", all(tcp, tls, field("tls.clientCertificateRef", "{}")), []string{"spec.healthCheck.tls.clientCertificateRef.name: Required"}},
-		{"CA's name that is none", all(tcp, tls, field("tls.caCertificateRef.name", "A B")), []string{"spec.healthCheck.tls.caCertificateRef.name: Invalid"}},
-		{"CA's key that is none", all(tcp, tls, field("tls.caCertificateRef.key", "a/b")), []string{"spec.healthCheck.tls.caCertificateRef.key: Invalid"}},
+		{"unknown verification", all(tlsTCP, tls, field("tls.verification", "Chain")), []string{"spec.healthCheck.tls.verification: Unsupported"}},
+		{"client certificate without a name", all(tlsTCP, tls, field("tls.clientCertificateRef", "{}")), []string{"spec.healthCheck.tls.clientCertificateRef.name: Required"}},
+		{"CA's name that is none", all(tlsTCP, tls, field("tls.caCertificateRefs.0.name", "A B")), []string{"spec.healthCheck.tls.caCertificateRefs[0].name: Invalid"}},
+		{"CA's key that is none", all(tlsTCP, tls, field("tls.caCertificateRefs.0.key", "a/b")), []string{"spec.healthCheck.tls.caCertificateRefs[0].key: Invalid"}},
 
 		{"UDP only, a port given", all(udpOnly, field("tcpSocket", "{port: 8080}")), nil},
 		{"UDP only, no port given", all(udpOnly, tcp), []string{"spec.healthCheck: Invalid", "port"}},
@@ -392,7 +397,6 @@ func TestHealthCheckRefusals(t *testing.T) {
 		{"successThreshold", 1, 100},
 		{"failureThreshold", 1, 100},
 		{"confirmPeriodMilliseconds", 100, 60000},
-		{"panicThreshold", 0, 100},
 	})...)
 	refusals(t, baseBackend, cases)
 }
@@ -401,6 +405,8 @@ func TestFailoverRefusals(t *testing.T) {
 	cases := []refusal{
 		{"empty", set("spec.failover", "{}"), nil},
 		{"manual", set("spec.failover.failback", "Manual"), nil},
+		{"fail open", set("spec.failover.whenNoTierQualifies", "AllEndpoints"), nil},
+		{"unknown whenNoTierQualifies", set("spec.failover.whenNoTierQualifies", "Panic"), []string{"spec.failover.whenNoTierQualifies: Unsupported"}},
 		{"unknown failback", set("spec.failover.failback", "Never"), []string{"spec.failover.failback: Unsupported"}},
 		{"a pin to a tier without targets", set("spec.failover.pinnedTier", "9"), nil},
 	}
@@ -438,7 +444,7 @@ func bounds(parent string, base mutation, bs []bound) (cases []refusal) {
 func TestLargest(t *testing.T) {
 	label := strings.Repeat("a", 57)
 	ports := repeat(100, "{name: "+label+"%02[1]d, port: %[1]d1, nodePort: 3%04[1]d, protocol: TCP}")
-	overrides := strings.ReplaceAll(repeat(10, "{name: "+label+"%02[1]d, port: %[1]d1}"), "\n- ", ", ")
+	overrides := strings.ReplaceAll(repeat(10, "{name: "+label+"%02[1]d, targetPort: %[1]d1}"), "\n- ", ", ")
 	overrides = "[" + strings.TrimSpace(strings.TrimPrefix(overrides, "- ")) + "]"
 	hostname := strings.Repeat(label+".", 4)
 	targets := repeat(1024, "{name: "+label+"%[1]d, hostname: "+hostname+"t%[1]d, nodeName: "+label+", zone: "+label+", ports: "+overrides+"}")

@@ -75,7 +75,7 @@ func fullStatus() v1alpha1.ExternalBackendStatus {
 	s := v1alpha1.ExternalBackendStatus{
 		ObservedGeneration: 3,
 		ServiceName:        "columns",
-		ServiceType:        v1alpha1.ServiceTypeRef,
+		ServiceType:        v1alpha1.ServiceTypeHeadless,
 		Endpoints:          &v1alpha1.EndpointCounts{Total: 4, Ready: 3, Healthy: 3, Unhealthy: 1, ReadyOfTotal: "3/4"},
 		ActiveTier:         new(int32(0)),
 		OmittedTargets:     960,
@@ -159,7 +159,7 @@ func TestColumns(t *testing.T) {
 	}
 	want := map[int32][]string{
 		0: {"NAME=columns", "SERVICE=columns", "READY=3/4", "HEALTHY=Unknown", "STATUS=ServiceConflict", "AGE"},
-		1: {"TYPE=Ref", "TIER=0"},
+		1: {"TYPE=Headless", "TIER=0"},
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -199,7 +199,7 @@ func TestApply(t *testing.T) {
 		t.Helper()
 		config := ac.ExternalBackend("applied", "default").WithSpec(ac.ExternalBackendSpec().
 			WithService(ac.Service().WithType(v1alpha1.ServiceTypeClusterIP).WithIPFamilies(corev1.IPv4Protocol)).
-			WithPorts(ac.Port().WithName("").WithPort(80)).
+			WithPorts(ac.Port().WithPort(80)).
 			WithTargets(ac.Target().WithName(target).WithAddress(address)))
 		if err := api.Apply(t.Context(), config, client.FieldOwner(owner)); err != nil {
 			t.Fatal(err)
@@ -213,8 +213,8 @@ func TestApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []v1alpha1.Target{
-		{Name: "a", Address: "203.0.113.3", AdminState: v1alpha1.AdminStateActive},
-		{Name: "b", Address: "203.0.113.2", AdminState: v1alpha1.AdminStateActive},
+		{Name: "a", Address: "203.0.113.3"},
+		{Name: "b", Address: "203.0.113.2"},
 	}
 	if diff := cmp.Diff(want, b.Spec.Targets); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

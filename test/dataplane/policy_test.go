@@ -64,12 +64,12 @@ spec:
 	return p
 }
 
-// policy applies a policy with these rules, and one for the nameserver, to the namespaces that the labels select.
+// policy applies a policy with these rules, which allows the nameserver too, to the namespaces that the labels select.
 func (p *party) policy(mode v1alpha1.PolicyMode, labels map[string]string, rules ...v1alpha1.PolicyRule) {
 	p.T.Helper()
 	policy := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}}
 	policy.Spec.Mode, policy.Spec.NamespaceSelector.MatchLabels = mode, labels
-	policy.Spec.Allow = append(rules, v1alpha1.PolicyRule{Nameservers: []string{p.dns.V4.String()}})
+	policy.Spec.Allow, policy.Spec.AllowNameservers = rules, []string{p.dns.V4.String()}
 	p.ApplyObject(policy)
 }
 

@@ -122,7 +122,8 @@ spec:
   service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
   ports: [{name: web, port: 80, targetPort: 8080}]
   targets: %s
-  healthCheck: {httpGet: {path: /healthz}, panicThreshold: 50, %s}
+  healthCheck: {httpGet: {path: /healthz}, %s}
+  failover: {minHealthyPercent: 50, whenNoTierQualifies: AllEndpoints}
 `, targets("a", p.a.V4, "b", p.b.V4), pace)
 	a, b := p.a.At4(8080), p.b.At4(8080)
 	h.WaitStates("web", all(harness.Healthy, a, b))

@@ -127,16 +127,16 @@ func TestDNSOverTLS(t *testing.T) {
 	overTLS := func(port, tls string) string {
 		return fmt.Sprintf(`nameservers: ["%s%s"], transport: TLS, tls: {%s}`, m.V4, port, tls)
 	}
-	right := overTLS("", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}")
+	right := overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]")
 	for _, tc := range []struct{ name, dns, cause string }{
 		{"named", right, ""},
-		{"by-address", overTLS("", "caCertificateRef: {kind: ConfigMap, name: dns-ca, key: ca.crt}"), ""}, // the certificate has it, too
-		{"by-secret", overTLS(":853", "caCertificateRef: {kind: Secret, name: dns-ca}"), ""},
-		{"other-name", overTLS("", "serverName: other.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}"), unverified},
-		{"other-authority", overTLS("", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca, key: other}"), unverified},
+		{"by-address", overTLS("", "caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]"), ""}, // the certificate has it, too
+		{"by-secret", overTLS(":853", "caCertificateRefs: [{kind: Secret, name: dns-ca}]"), ""},
+		{"other-name", overTLS("", "serverName: other.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), unverified},
+		{"other-authority", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: other}]"), unverified},
 		{"system-roots", overTLS("", "serverName: dns.example.com"), unverified},
-		{"expired", overTLS(":8531", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}"), unverified},
-		{"nobody", overTLS(":8530", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}"), "connection refused"},
+		{"expired", overTLS(":8531", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), unverified},
+		{"nobody", overTLS(":8530", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), "connection refused"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
@@ -153,9 +153,9 @@ func TestDNSOverTLS(t *testing.T) {
 	}
 
 	// A missing authority is told as such, and nothing is asked without it.
-	byDNS(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: nowhere}"))
+	byDNS(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: nowhere}]"))
 	h.WaitCondition("missing", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
-	waitMessage(h, "missing", "ResolvedRefs", "spec.dns.tls.caCertificateRef", `ConfigMap "nowhere" does not exist`)
+	waitMessage(h, "missing", "ResolvedRefs", "spec.dns.tls.caCertificateRefs[0]", `ConfigMap "nowhere" does not exist`)
 	if asked := transports(h, server, "missing"); len(asked) > 0 {
 		t.Errorf("without its authority the server was asked over %v", asked)
 	}
@@ -183,7 +183,7 @@ func TestDNSCertificateReplaced(t *testing.T) {
 	}
 	s := start(time.Now().Add(time.Hour))
 	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}})
-	byDNS(h, "web", fmt.Sprintf(`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRef: {kind: ConfigMap, name: dns-ca}}`, m.V4))
+	byDNS(h, "web", fmt.Sprintf(`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]}`, m.V4))
 	waitResolved(h, "web")
 	before := take(h, "web", true)
 

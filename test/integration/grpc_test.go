@@ -70,13 +70,13 @@ func TestGRPC(t *testing.T) {
 		h.WaitStates(name, all(harness.Unhealthy, at))
 		waitTarget(h, name, "a", "Unhealthy", reason)
 	}
-	const trusted = ", tls: {serverName: grpc.example.com, caCertificateRef: {kind: ConfigMap, name: ca}}"
+	const trusted = ", tls: {serverName: grpc.example.com, caCertificateRefs: [{kind: ConfigMap, name: ca}]}"
 	check("whole", plain, "grpc: {}")
 	check("orders", plain, "grpc: {service: orders, port: 9000}")
 	check("billing", plain, "grpc: {service: billing}")
 	check("nobody", plain, "grpc: {service: nobody}")
-	check("secure", secure, "grpc: {service: orders, mode: TLS}"+trusted)
-	check("unverified", secure, "grpc: {service: orders, mode: TLS}, tls: {serverName: grpc.example.com}")
+	check("secure", secure, "grpc: {service: orders, transport: TLS}"+trusted)
+	check("unverified", secure, "grpc: {service: orders, transport: TLS}, tls: {serverName: grpc.example.com}")
 	check("in-the-clear", secure, "grpc: {service: orders}")
 	check("unimplemented", other, "grpc: {}")
 	well("whole", plain)

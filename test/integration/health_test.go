@@ -181,11 +181,11 @@ func TestManualFailback(t *testing.T) {
 	waitActive(h, "web", 1)
 }
 
-// TestFailOpen: where no tier has panicThreshold every endpoint of Active targets is ready, and says its health in serving.
+// TestFailOpen: where no tier qualifies, with whenNoTierQualifies AllEndpoints, every endpoint of Active targets is ready, and says its health in serving.
 func TestFailOpen(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 4)
-	apply(h, "web", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), ", panicThreshold: 60", "failover: {failbackDelaySeconds: 0}"))
+	apply(h, "web", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "", "failover: {failbackDelaySeconds: 0, minHealthyPercent: 60, whenNoTierQualifies: AllEndpoints}"))
 	healthy := harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining}
 	h.WaitStates("web", healthy)
 	f.servers[0].SetSick(true)

@@ -85,22 +85,22 @@ func TestRefNotFound(t *testing.T) {
 		h.WaitStates("web", all(harness.Healthy, f.at(0)))
 	}
 	// The right is missing: the message says which binding helps.
-	refused("RefNotPermitted", "{caCertificateRef: {kind: ConfigMap, name: ca, key: ca.crt}}", "spec.healthCheck.tls.caCertificateRef", "ca", "external-backend-reference-reader")
+	refused("RefNotPermitted", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}", "spec.healthCheck.tls.caCertificateRefs[0]", "ca", "external-backend-reference-reader")
 	h.WaitEvent("web", "RefNotPermitted")
 	readReferences(h)
-	refused("RefNotFound", "{caCertificateRef: {kind: ConfigMap, name: other}}", "spec.healthCheck.tls.caCertificateRef", `ConfigMap "other" does not exist`)
-	refused("RefNotFound", "{caCertificateRef: {kind: Secret, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `Secret "ca" does not exist`)
+	refused("RefNotFound", "{caCertificateRefs: [{kind: ConfigMap, name: other}]}", "spec.healthCheck.tls.caCertificateRefs[0]", `ConfigMap "other" does not exist`)
+	refused("RefNotFound", "{caCertificateRefs: [{kind: Secret, name: ca}]}", "spec.healthCheck.tls.caCertificateRefs[0]", `Secret "ca" does not exist`)
 	refused("RefNotFound", "{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef", `Secret "client" does not exist`)
 	ca := newAuthority(t)
 	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": "no PEM", "good": string(ca.Cert)}})
-	refused("InvalidRef", "{caCertificateRef: {kind: ConfigMap, name: ca}}", "spec.healthCheck.tls.caCertificateRef", `key "ca.crt" of ConfigMap "ca" holds no PEM certificate`)
-	refused("InvalidRef", "{caCertificateRef: {kind: ConfigMap, name: ca, key: absent}}", `ConfigMap "ca" has no key "absent"`)
+	refused("InvalidRef", "{caCertificateRefs: [{kind: ConfigMap, name: ca}]}", "spec.healthCheck.tls.caCertificateRefs[0]", `key "ca.crt" of ConfigMap "ca" holds no PEM certificate`)
+	refused("InvalidRef", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: absent}]}", `ConfigMap "ca" has no key "absent"`)
 	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "opaque"}, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
 	refused("InvalidRef", "{clientCertificateRef: {name: opaque}}", "spec.healthCheck.tls.clientCertificateRef", "kubernetes.io/tls")
 
 	// What is there is used: the server speaks no TLS, so that its checks fail now.
 	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "client"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
-	apply(h, "web", https(fmt.Sprintf(checked, "{caCertificateRef: {kind: ConfigMap, name: ca, key: good}, clientCertificateRef: {name: client}}")))
+	apply(h, "web", https(fmt.Sprintf(checked, "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: good}], clientCertificateRef: {name: client}}")))
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs")
 	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
@@ -112,7 +112,7 @@ func TestRefAppears(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
 	readReferences(h)
-	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRef: {kind: ConfigMap, name: ca}}, %s}", f.targets(), pace)
+	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}, %s}", f.targets(), pace)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
 	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(newAuthority(t).Cert)}})
@@ -390,7 +390,7 @@ func TestPolicyOnNames(t *testing.T) {
 	f := newFarm(h, 1)
 	ns := newNameserver(h)
 	ns.set("db.example.com", good(f.V4.String(), "198.51.100.1"))
-	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"]}, {nameservers: ["%s"]}]`, ns.V4))
+	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"]}], allowNameservers: ["%s"]`, ns.V4))
 	apply(h, "web", `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80, targetPort: 8001}]
@@ -400,11 +400,11 @@ healthCheck: %s
 `, ns.V4, httpCheck)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
 	waitTarget(h, "web", "other", "Denied", "TargetDenied")
-	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}, {nameservers: ["%s"]}]`, ns.V4))
+	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`, ns.V4))
 	h.WaitStates("web", all(harness.Unhealthy, at("198.51.100.1:8001")))
 	checks := f.servers[0].Checks()
 	other := newFarm(h.Sub(t), 1) // whose checks tell that time has passed
-	policy(h, "names", fmt.Sprintf(`allow: [{cidrs: [%s/32]}, {hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}, {nameservers: ["%s"]}]`, other.V4, ns.V4))
+	policy(h, "names", fmt.Sprintf(`allow: [{cidrs: [%s/32]}, {hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`, other.V4, ns.V4))
 	apply(h, "tick", spec(other.targets(), "", ""))
 	probed(h, other.servers...)
 	if n := f.servers[0].Checks() - checks; n > 1 { // one may have been on its way
@@ -491,13 +491,13 @@ func TestDefaultDeny(t *testing.T) {
 	h.StartManager("--default-target-policy=Deny", "--cluster-cidrs=192.0.2.0/24")
 	h.WaitStates("web", harness.States{})
 	waitTarget(h, "web", "a", "Denied", "TargetDenied")
-	policy(h, "allow", "allow: [{}]")
+	policy(h, "allow", "allow: [{anyTarget: {}}]")
 	h.WaitStates("web", oneEndpoint)
 	apply(h, "guarded", "ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 192.0.2.1}, {name: b, address: 10.96.0.1}, {name: c, address: 203.0.113.2}]")
 	for _, target := range []string{"a", "b", "c"} {
 		waitTarget(h, "guarded", target, "Denied", "TargetDenied")
 	}
-	policy(h, "allow", "allow: [{}, {cidrs: [192.0.2.0/24, 10.96.0.1/32]}]")
+	policy(h, "allow", "allow: [{anyTarget: {}}, {cidrs: [192.0.2.0/24, 10.96.0.1/32]}]")
 	h.WaitStates("guarded", all(harness.Healthy, at("192.0.2.1:80"), at("10.96.0.1:80")))
 	waitTarget(h, "guarded", "c", "Denied", "TargetDenied")
 }

@@ -248,7 +248,7 @@ func TestRestart(t *testing.T) {
 	byName(h, ns, "named", "", "drainSeconds: 600")
 	apply(h, "srv", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}", ns.V4)
 	apply(h, "checked", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "", "drainSeconds: 600"))
-	apply(h, "open", spec(f.target(1, ""), ", panicThreshold: 50", ""))
+	apply(h, "open", spec(f.target(1, ""), "", "failover: {whenNoTierQualifies: AllEndpoints}"))
 	apply(h, "observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
 	apply(h, "over", spec(f.target(1, "")+f.target(2, ", tier: 1"), "", "failover: {failback: Manual}"))
 	apply(h, "unchecked", dualStack)

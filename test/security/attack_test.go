@@ -170,7 +170,7 @@ func backends(w world, attacks []attack) map[string]*v1alpha1.ExternalBackend {
 				b.Spec.DNS.Nameservers = []string{w.dns.V4.String()}
 			case 1:
 				b.Spec.DNS.Nameservers, b.Spec.DNS.Transport = []string{fmt.Sprintf("[%s]:53", w.dns.V6)}, v1alpha1.DNSTransportTCP
-				b.Spec.DrainSeconds = 2
+				b.Spec.DrainSeconds = new(int32(2))
 			}
 			all[a.backend()] = b
 		}
@@ -364,12 +364,15 @@ func policiesComeAndGo(h *harness.Test, w world, attacks []attack) {
 	farm := []string{farm4.String(), farm6.String()}
 	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
 	p.Spec.NamespaceSelector = metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: h.Namespace}}
-	for _, rules := range [][]v1alpha1.PolicyRule{
-		{{Hostnames: []string{"*.hostile.example"}}, {CIDRs: farm}, {Nameservers: []string{w.dns.V4.String(), w.dns.V6.String()}}},
+	for i, rules := range [][]v1alpha1.PolicyRule{
+		{{Hostnames: []string{"*.hostile.example"}}, {CIDRs: farm}},
 		{{Hostnames: []string{"*.hostile.example"}, CIDRs: farm}},
 		{},
 	} {
-		p.Spec.Allow = rules
+		p.Spec.Allow, p.Spec.AllowNameservers = rules, nil
+		if i == 0 {
+			p.Spec.AllowNameservers = []string{w.dns.V4.String(), w.dns.V6.String()}
+		}
 		h.ApplyObject(p)
 		h.WaitCondition("literal-http", v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied)
 		if len(rules) == 0 {

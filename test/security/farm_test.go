@@ -64,10 +64,12 @@ var handlers = []handler{
 		h.HTTPGet, h.TLS = &v1alpha1.HTTPGet{Scheme: corev1.URISchemeHTTPS}, unverified
 	}},
 	{"tcp", 7003, func(h *v1alpha1.HealthCheck) { h.TCPSocket = &v1alpha1.TCPSocket{Send: "PING\r\n", Expect: "PONG"} }},
-	{"tcp-tls", 7004, func(h *v1alpha1.HealthCheck) { h.TCPSocket, h.TLS = &v1alpha1.TCPSocket{}, unverified }},
+	{"tcp-tls", 7004, func(h *v1alpha1.HealthCheck) {
+		h.TCPSocket, h.TLS = &v1alpha1.TCPSocket{Transport: v1alpha1.TransportTLS}, unverified
+	}},
 	{"grpc", 7005, func(h *v1alpha1.HealthCheck) { h.GRPC = &v1alpha1.GRPC{} }},
 	{"grpc-tls", 7006, func(h *v1alpha1.HealthCheck) {
-		h.GRPC, h.TLS = &v1alpha1.GRPC{Mode: v1alpha1.GRPCModeTLS}, unverified
+		h.GRPC, h.TLS = &v1alpha1.GRPC{Transport: v1alpha1.TransportTLS}, unverified
 	}},
 }
 

@@ -77,7 +77,7 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 	}
 	trusts := func(kind v1alpha1.CACertificateKind, name, server string) func(*v1alpha1.HealthCheck) {
 		return func(h *v1alpha1.HealthCheck) {
-			h.TLS = &v1alpha1.TLS{ServerName: server, CACertificateRef: &v1alpha1.CACertificateReference{Kind: kind, Name: name}}
+			h.TLS = &v1alpha1.TLS{ServerName: server, CACertificateRefs: []v1alpha1.CACertificateReference{{Kind: kind, Name: name}}}
 		}
 	}
 	return []leak{

@@ -37,7 +37,7 @@ func TestReferences(t *testing.T) {
 	https := func(h *harness.Test, name, authority, certificate string) {
 		b := newBackend(name, byName["https"])
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: goodAddr(40000, netip.IPv4Unspecified()).String()}}
-		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{ServerName: "farm.example", CACertificateRef: &v1alpha1.CACertificateReference{Kind: v1alpha1.CACertificateKindSecret, Name: authority}}
+		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{ServerName: "farm.example", CACertificateRefs: []v1alpha1.CACertificateReference{{Kind: v1alpha1.CACertificateKindSecret, Name: authority}}}
 		if certificate != "" {
 			b.Spec.HealthCheck.TLS.ClientCertificateRef = &v1alpha1.SecretReference{Name: certificate}
 		}
@@ -50,7 +50,7 @@ func TestReferences(t *testing.T) {
 	for _, name := range []string{victim.Namespace + "/of-victim", "../" + victim.Namespace + "/of-victim", "of-victim?namespace=" + victim.Namespace} {
 		b := newBackend("climbs", byName["https"])
 		b.Namespace = tenant.Namespace
-		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{CACertificateRef: &v1alpha1.CACertificateReference{Name: name}}
+		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{CACertificateRefs: []v1alpha1.CACertificateReference{{Name: name}}}
 		if err := tenant.Client.Create(t.Context(), b); !apierrors.IsInvalid(err) {
 			t.Errorf("reference to %q: %v", name, err)
 		}
@@ -189,7 +189,9 @@ func TestHeaders(t *testing.T) {
 			g.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "X: 1\r\nX-Smuggled", Value: "1"}}
 		}},
 		{"path", func(g *v1alpha1.HTTPGet) { g.Path = "/ HTTP/1.1\r\nX-Smuggled: 1" }},
-		{"host", func(g *v1alpha1.HTTPGet) { g.Host = "a\r\nX-Smuggled: 1" }},
+		{"httpHeaders[0].value", func(g *v1alpha1.HTTPGet) {
+			g.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "Host", Value: "a\r\nX-Smuggled: 1"}}
+		}},
 	} {
 		b := newBackend("smuggles", byName["http"])
 		b.Namespace = h.Namespace

@@ -45,19 +45,32 @@ var schemaYAML = typed.YAMLObject(`types:
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.AnnotationValue
   scalar: string
+- name: com.github.external-backend.operator.api.v1alpha1.AnyTarget
+  map:
+    elementType:
+      scalar: untyped
+      list:
+        elementType:
+          namedType: __untyped_atomic_
+        elementRelationship: atomic
+      map:
+        elementType:
+          namedType: __untyped_deduced_
+        elementRelationship: separable
 - name: com.github.external-backend.operator.api.v1alpha1.CACertificateKind
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.CACertificateReference
   map:
     fields:
+    - name: group
+      type:
+        scalar: string
     - name: key
       type:
         scalar: string
-      default: ca.crt
     - name: kind
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.CACertificateKind
-      default: ConfigMap
     - name: name
       type:
         scalar: string
@@ -67,11 +80,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxTTLSeconds
       type:
         scalar: numeric
-      default: 3600
     - name: minTTLSeconds
       type:
         scalar: numeric
-      default: 5
     - name: nameservers
       type:
         list:
@@ -81,30 +92,29 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: removalDelaySeconds
       type:
         scalar: numeric
-      default: 0
     - name: resolution
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.DNSResolution
-      default: Resolve
     - name: staleSeconds
       type:
         scalar: numeric
-      default: 86400
     - name: tls
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.DNSTLS
     - name: transport
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.DNSTransport
-      default: UDP
 - name: com.github.external-backend.operator.api.v1alpha1.DNSResolution
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.DNSTLS
   map:
     fields:
-    - name: caCertificateRef
+    - name: caCertificateRefs
       type:
-        namedType: com.github.external-backend.operator.api.v1alpha1.CACertificateReference
+        list:
+          elementType:
+            namedType: com.github.external-backend.operator.api.v1alpha1.CACertificateReference
+          elementRelationship: atomic
     - name: serverName
       type:
         scalar: string
@@ -174,10 +184,15 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: com.github.external-backend.operator.api.v1alpha1.PolicyRule
           elementRelationship: atomic
+    - name: allowNameservers
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
     - name: mode
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.PolicyMode
-      default: Enforce
     - name: namespaceSelector
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
@@ -193,7 +208,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: drainSeconds
       type:
         scalar: numeric
-      default: 0
     - name: failover
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.Failover
@@ -205,9 +219,7 @@ var schemaYAML = typed.YAMLObject(`types:
         list:
           elementType:
             namedType: com.github.external-backend.operator.api.v1alpha1.Port
-          elementRelationship: associative
-          keys:
-          - name
+          elementRelationship: atomic
     - name: service
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.Service
@@ -267,33 +279,30 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: failback
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.FailbackMode
-      default: Automatic
     - name: failbackDelaySeconds
       type:
         scalar: numeric
-      default: 60
     - name: minHealthyPercent
       type:
         scalar: numeric
-      default: 1
     - name: pinnedTier
       type:
         scalar: numeric
+    - name: whenNoTierQualifies
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.NoTierPolicy
 - name: com.github.external-backend.operator.api.v1alpha1.GRPC
   map:
     fields:
-    - name: mode
-      type:
-        namedType: com.github.external-backend.operator.api.v1alpha1.GRPCMode
-      default: Plaintext
     - name: port
       type:
         namedType: io.k8s.apimachinery.pkg.util.intstr.IntOrString
     - name: service
       type:
         scalar: string
-- name: com.github.external-backend.operator.api.v1alpha1.GRPCMode
-  scalar: string
+    - name: transport
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.Transport
 - name: com.github.external-backend.operator.api.v1alpha1.HTTPGet
   map:
     fields:
@@ -303,11 +312,6 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: string
           elementRelationship: atomic
-      default:
-      - 200-399
-    - name: host
-      type:
-        scalar: string
     - name: httpHeaders
       type:
         list:
@@ -317,14 +321,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: path
       type:
         scalar: string
-      default: /
     - name: port
       type:
         namedType: io.k8s.apimachinery.pkg.util.intstr.IntOrString
     - name: scheme
       type:
         namedType: io.k8s.api.core.v1.URIScheme
-      default: HTTP
 - name: com.github.external-backend.operator.api.v1alpha1.HTTPHeader
   map:
     fields:
@@ -340,11 +342,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: confirmPeriodMilliseconds
       type:
         scalar: numeric
-      default: 1000
     - name: failureThreshold
       type:
         scalar: numeric
-      default: 3
     - name: grpc
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.GRPC
@@ -354,30 +354,21 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: initialState
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.InitialState
-      default: NotReady
     - name: mode
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.HealthCheckMode
-      default: Enforce
-    - name: panicThreshold
-      type:
-        scalar: numeric
-      default: 0
     - name: periodSeconds
       type:
         scalar: numeric
-      default: 10
     - name: successThreshold
       type:
         scalar: numeric
-      default: 1
     - name: tcpSocket
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.TCPSocket
     - name: timeoutSeconds
       type:
         scalar: numeric
-      default: 3
     - name: tls
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.TLS
@@ -386,6 +377,8 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.external-backend.operator.api.v1alpha1.InitialState
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.LabelValue
+  scalar: string
+- name: com.github.external-backend.operator.api.v1alpha1.NoTierPolicy
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.PolicyMode
   scalar: string
@@ -401,10 +394,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: protocol
       type:
         namedType: io.k8s.api.core.v1.Protocol
-      default: TCP
 - name: com.github.external-backend.operator.api.v1alpha1.PolicyRule
   map:
     fields:
+    - name: anyTarget
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.AnyTarget
     - name: cidrs
       type:
         list:
@@ -412,12 +407,6 @@ var schemaYAML = typed.YAMLObject(`types:
             scalar: string
           elementRelationship: atomic
     - name: hostnames
-      type:
-        list:
-          elementType:
-            scalar: string
-          elementRelationship: atomic
-    - name: nameservers
       type:
         list:
           elementType:
@@ -438,7 +427,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
-      default: ""
     - name: nodePort
       type:
         scalar: numeric
@@ -448,7 +436,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: protocol
       type:
         namedType: io.k8s.api.core.v1.Protocol
-      default: TCP
     - name: targetPort
       type:
         scalar: numeric
@@ -464,7 +451,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: adoptionPolicy
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.AdoptionPolicy
-      default: Never
     - name: annotations
       type:
         map:
@@ -505,7 +491,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: publishNotReadyAddresses
       type:
         scalar: boolean
-      default: false
     - name: sessionAffinity
       type:
         namedType: io.k8s.api.core.v1.ServiceAffinity
@@ -518,7 +503,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: type
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.ServiceType
-      default: ClusterIP
 - name: com.github.external-backend.operator.api.v1alpha1.ServiceReference
   map:
     fields:
@@ -533,20 +517,24 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: expect
       type:
         scalar: string
-      default: ""
     - name: port
       type:
         namedType: io.k8s.apimachinery.pkg.util.intstr.IntOrString
     - name: send
       type:
         scalar: string
-      default: ""
+    - name: transport
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.Transport
 - name: com.github.external-backend.operator.api.v1alpha1.TLS
   map:
     fields:
-    - name: caCertificateRef
+    - name: caCertificateRefs
       type:
-        namedType: com.github.external-backend.operator.api.v1alpha1.CACertificateReference
+        list:
+          elementType:
+            namedType: com.github.external-backend.operator.api.v1alpha1.CACertificateReference
+          elementRelationship: atomic
     - name: clientCertificateRef
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.SecretReference
@@ -556,7 +544,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: verification
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.TLSVerification
-      default: Full
 - name: com.github.external-backend.operator.api.v1alpha1.TLSVerification
   scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.Target
@@ -568,7 +555,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: adminState
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.AdminState
-      default: Active
     - name: hostname
       type:
         scalar: string
@@ -583,16 +569,13 @@ var schemaYAML = typed.YAMLObject(`types:
         list:
           elementType:
             namedType: com.github.external-backend.operator.api.v1alpha1.TargetPort
-          elementRelationship: associative
-          keys:
-          - name
+          elementRelationship: atomic
     - name: srvName
       type:
         scalar: string
     - name: tier
       type:
         scalar: numeric
-      default: 0
     - name: zone
       type:
         scalar: string
@@ -613,7 +596,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
-      default: ""
     - name: targetPort
       type:
         scalar: numeric
@@ -652,6 +634,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: tier
       type:
         scalar: numeric
+- name: com.github.external-backend.operator.api.v1alpha1.Transport
+  scalar: string
 - name: io.k8s.api.core.v1.IPFamily
   scalar: string
 - name: io.k8s.api.core.v1.IPFamilyPolicy

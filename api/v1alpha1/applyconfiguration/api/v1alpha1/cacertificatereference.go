@@ -28,6 +28,8 @@ import (
 // CACertificateReference names CA certificates (PEM) in the ExternalBackend's
 // namespace.
 type CACertificateReferenceApplyConfiguration struct {
+	// group is the API group of the object: "" (default), the core group.
+	Group *string `json:"group,omitempty"`
 	// kind is ConfigMap (default) or Secret.
 	Kind *apiv1alpha1.CACertificateKind `json:"kind,omitempty"`
 	// name is the object's name.
@@ -40,6 +42,14 @@ type CACertificateReferenceApplyConfiguration struct {
 // apply.
 func CACertificateReference() *CACertificateReferenceApplyConfiguration {
 	return &CACertificateReferenceApplyConfiguration{}
+}
+
+// WithGroup sets the Group field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Group field is set to the value of the last call.
+func (b *CACertificateReferenceApplyConfiguration) WithGroup(value string) *CACertificateReferenceApplyConfiguration {
+	b.Group = &value
+	return b
 }
 
 // WithKind sets the Kind field in the declarative configuration to the given value

@@ -26,8 +26,9 @@ type DNSTLSApplyConfiguration struct {
 	// serverName is the name in the nameservers' certificates; absent: the
 	// nameserver's address.
 	ServerName *string `json:"serverName,omitempty"`
-	// caCertificateRef names the CA certificates to trust; absent: the system roots.
-	CACertificateRef *CACertificateReferenceApplyConfiguration `json:"caCertificateRef,omitempty"`
+	// caCertificateRefs name the CA certificates to trust, all of them together, 1 to 8; absent:
+	// the system roots.
+	CACertificateRefs []CACertificateReferenceApplyConfiguration `json:"caCertificateRefs,omitempty"`
 }
 
 // DNSTLSApplyConfiguration constructs a declarative configuration of the DNSTLS type for use with
@@ -44,10 +45,15 @@ func (b *DNSTLSApplyConfiguration) WithServerName(value string) *DNSTLSApplyConf
 	return b
 }
 
-// WithCACertificateRef sets the CACertificateRef field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the CACertificateRef field is set to the value of the last call.
-func (b *DNSTLSApplyConfiguration) WithCACertificateRef(value *CACertificateReferenceApplyConfiguration) *DNSTLSApplyConfiguration {
-	b.CACertificateRef = value
+// WithCACertificateRefs adds the given value to the CACertificateRefs field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the CACertificateRefs field.
+func (b *DNSTLSApplyConfiguration) WithCACertificateRefs(values ...*CACertificateReferenceApplyConfiguration) *DNSTLSApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithCACertificateRefs")
+		}
+		b.CACertificateRefs = append(b.CACertificateRefs, *values[i])
+	}
 	return b
 }

@@ -32,9 +32,12 @@ type ExternalBackendPolicySpecApplyConfiguration struct {
 	Mode *apiv1alpha1.PolicyMode `json:"mode,omitempty"`
 	// namespaceSelector selects the namespaces; {} selects every one.
 	NamespaceSelector *v1.LabelSelectorApplyConfiguration `json:"namespaceSelector,omitempty"`
-	// allow are the rules, at most 100; a target is allowed where any rule allows
-	// it. Absent or empty, nothing is allowed.
+	// allow are the rules, 1 to 100; a target is allowed where any rule allows it. Absent, no target
+	// is allowed.
 	Allow []PolicyRuleApplyConfiguration `json:"allow,omitempty"`
+	// allowNameservers are those that spec.dns.nameservers may name: "IP" (with any port),
+	// "IPv4:port" or "[IPv6]:port", 1 to 100. Absent, none may be named.
+	AllowNameservers []string `json:"allowNameservers,omitempty"`
 }
 
 // ExternalBackendPolicySpecApplyConfiguration constructs a declarative configuration of the ExternalBackendPolicySpec type for use with
@@ -68,6 +71,16 @@ func (b *ExternalBackendPolicySpecApplyConfiguration) WithAllow(values ...*Polic
 			panic("nil value passed to WithAllow")
 		}
 		b.Allow = append(b.Allow, *values[i])
+	}
+	return b
+}
+
+// WithAllowNameservers adds the given value to the AllowNameservers field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the AllowNameservers field.
+func (b *ExternalBackendPolicySpecApplyConfiguration) WithAllowNameservers(values ...string) *ExternalBackendPolicySpecApplyConfiguration {
+	for i := range values {
+		b.AllowNameservers = append(b.AllowNameservers, values[i])
 	}
 	return b
 }

@@ -32,7 +32,9 @@ type ExternalBackendStatusApplyConfiguration struct {
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// serviceName is the effective name of the Service.
 	ServiceName *string `json:"serviceName,omitempty"`
-	// serviceType is the effective type of the Service; Ref with serviceRef.
+	// serviceType is the type of the Service: ClusterIP, Headless, NodePort, LoadBalancer or
+	// ExternalName. With serviceRef it is that of the Service named, Headless where its clusterIP
+	// is None; absent where that Service does not exist.
 	ServiceType *apiv1alpha1.ServiceType `json:"serviceType,omitempty"`
 	// endpoints counts the published endpoints.
 	Endpoints *EndpointCountsApplyConfiguration `json:"endpoints,omitempty"`

@@ -30,6 +30,10 @@ type FailoverApplyConfiguration struct {
 	// minHealthyPercent is the healthy share a tier needs to be active, 1 to 100;
 	// default 1. The active tier is the lowest tier that has it.
 	MinHealthyPercent *int32 `json:"minHealthyPercent,omitempty"`
+	// whenNoTierQualifies says which endpoints are ready where no tier has minHealthyPercent:
+	// HealthyEndpoints (default), the healthy ones of every tier, or AllEndpoints, every endpoint
+	// of Active targets (fail open).
+	WhenNoTierQualifies *apiv1alpha1.NoTierPolicy `json:"whenNoTierQualifies,omitempty"`
 	// failbackDelaySeconds is how long a better tier must stay healthy before it is
 	// active again, 0 to 604800; default 60; 0: at once.
 	FailbackDelaySeconds *int32 `json:"failbackDelaySeconds,omitempty"`
@@ -52,6 +56,14 @@ func Failover() *FailoverApplyConfiguration {
 // If called multiple times, the MinHealthyPercent field is set to the value of the last call.
 func (b *FailoverApplyConfiguration) WithMinHealthyPercent(value int32) *FailoverApplyConfiguration {
 	b.MinHealthyPercent = &value
+	return b
+}
+
+// WithWhenNoTierQualifies sets the WhenNoTierQualifies field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the WhenNoTierQualifies field is set to the value of the last call.
+func (b *FailoverApplyConfiguration) WithWhenNoTierQualifies(value apiv1alpha1.NoTierPolicy) *FailoverApplyConfiguration {
+	b.WhenNoTierQualifies = &value
 	return b
 }
 

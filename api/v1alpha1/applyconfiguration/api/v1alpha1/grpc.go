@@ -31,11 +31,10 @@ type GRPCApplyConfiguration struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
 	Port *intstr.IntOrString `json:"port,omitempty"`
-	// service is the service asked about, at most 256 characters; "" (default): the
-	// server as a whole.
+	// service is the service asked about, at most 256 characters; absent: the server as a whole.
 	Service *string `json:"service,omitempty"`
-	// mode is Plaintext (default) or TLS.
-	Mode *apiv1alpha1.GRPCMode `json:"mode,omitempty"`
+	// transport is Plaintext (default) or TLS.
+	Transport *apiv1alpha1.Transport `json:"transport,omitempty"`
 }
 
 // GRPCApplyConfiguration constructs a declarative configuration of the GRPC type for use with
@@ -60,10 +59,10 @@ func (b *GRPCApplyConfiguration) WithService(value string) *GRPCApplyConfigurati
 	return b
 }
 
-// WithMode sets the Mode field in the declarative configuration to the given value
+// WithTransport sets the Transport field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Mode field is set to the value of the last call.
-func (b *GRPCApplyConfiguration) WithMode(value apiv1alpha1.GRPCMode) *GRPCApplyConfiguration {
-	b.Mode = &value
+// If called multiple times, the Transport field is set to the value of the last call.
+func (b *GRPCApplyConfiguration) WithTransport(value apiv1alpha1.Transport) *GRPCApplyConfiguration {
+	b.Transport = &value
 	return b
 }

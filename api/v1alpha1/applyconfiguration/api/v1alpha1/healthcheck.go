@@ -37,8 +37,9 @@ type HealthCheckApplyConfiguration struct {
 	TCPSocket *TCPSocketApplyConfiguration `json:"tcpSocket,omitempty"`
 	// grpc is healthy where grpc.health.v1 says SERVING.
 	GRPC *GRPCApplyConfiguration `json:"grpc,omitempty"`
-	// tls is for httpGet with scheme HTTPS, grpc with mode TLS, and tcpSocket, which
-	// speaks TLS where tls is present; absent, every default holds.
+	// tls says how the check speaks TLS, where httpGet.scheme is HTTPS or the transport of tcpSocket
+	// or grpc is TLS; with plaintext it is refused. Absent, every default holds: the target's
+	// certificate is verified by the system roots.
 	TLS *TLSApplyConfiguration `json:"tls,omitempty"`
 	// periodSeconds is the time between the starts of two probes of an endpoint, 1
 	// to 3600; default 10.
@@ -58,9 +59,6 @@ type HealthCheckApplyConfiguration struct {
 	// initialState is how a target never seen before counts until its first
 	// verdict: NotReady (default) or Ready.
 	InitialState *apiv1alpha1.InitialState `json:"initialState,omitempty"`
-	// panicThreshold is a percentage, 0 to 100: where no tier has at least this
-	// healthy share, every endpoint is ready; default 0: never.
-	PanicThreshold *int32 `json:"panicThreshold,omitempty"`
 }
 
 // HealthCheckApplyConfiguration constructs a declarative configuration of the HealthCheck type for use with
@@ -154,13 +152,5 @@ func (b *HealthCheckApplyConfiguration) WithConfirmPeriodMilliseconds(value int3
 // If called multiple times, the InitialState field is set to the value of the last call.
 func (b *HealthCheckApplyConfiguration) WithInitialState(value apiv1alpha1.InitialState) *HealthCheckApplyConfiguration {
 	b.InitialState = &value
-	return b
-}
-
-// WithPanicThreshold sets the PanicThreshold field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the PanicThreshold field is set to the value of the last call.
-func (b *HealthCheckApplyConfiguration) WithPanicThreshold(value int32) *HealthCheckApplyConfiguration {
-	b.PanicThreshold = &value
 	return b
 }

@@ -35,11 +35,9 @@ type HTTPGetApplyConfiguration struct {
 	Port *intstr.IntOrString `json:"port,omitempty"`
 	// scheme is HTTP (default) or HTTPS.
 	Scheme *v1.URIScheme `json:"scheme,omitempty"`
-	// host is the Host header and, with HTTPS, the SNI; absent: the target's
-	// hostname, else its address, and in the header the port where it is not the
-	// scheme's own.
-	Host *string `json:"host,omitempty"`
-	// httpHeaders are added to the request, in order; names may repeat. At most 32.
+	// httpHeaders are added to the request, in order; names may repeat, but for Host. At most 32.
+	// Host is a host name or address, with or without a port; default: the target's hostname, else
+	// its address, with the port where it is not that of the scheme.
 	HTTPHeaders []HTTPHeaderApplyConfiguration `json:"httpHeaders,omitempty"`
 	// expectedStatuses are the healthy statuses, each one status ("200") or a range
 	// ("200-399") from 100 to 599, 1 to 32 of them; default ["200-399"].
@@ -73,14 +71,6 @@ func (b *HTTPGetApplyConfiguration) WithPort(value intstr.IntOrString) *HTTPGetA
 // If called multiple times, the Scheme field is set to the value of the last call.
 func (b *HTTPGetApplyConfiguration) WithScheme(value v1.URIScheme) *HTTPGetApplyConfiguration {
 	b.Scheme = &value
-	return b
-}
-
-// WithHost sets the Host field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Host field is set to the value of the last call.
-func (b *HTTPGetApplyConfiguration) WithHost(value string) *HTTPGetApplyConfiguration {
-	b.Host = &value
 	return b
 }
 

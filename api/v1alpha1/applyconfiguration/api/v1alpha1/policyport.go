@@ -29,11 +29,9 @@ import (
 type PolicyPortApplyConfiguration struct {
 	// protocol is TCP (default), UDP or SCTP.
 	Protocol *v1.Protocol `json:"protocol,omitempty"`
-	// port is the only or the first port, 1 to 65535; absent: every port of the
-	// protocol.
+	// port is the only or the first port, 1 to 65535.
 	Port *int32 `json:"port,omitempty"`
-	// endPort is the last port of the range, port to 65535, only with port; absent:
-	// port alone.
+	// endPort is the last port of the range, port to 65535; absent: port alone.
 	EndPort *int32 `json:"endPort,omitempty"`
 }
 

@@ -18,29 +18,43 @@ limitations under the License.
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "github.com/external-backend/operator/api/v1alpha1"
+)
+
 // PolicyRuleApplyConfiguration represents a declarative configuration of the PolicyRule type for use
 // with apply.
 //
-// PolicyRule allows the targets that fit all of its cidrs, hostnames and ports;
-// of these three, what is absent or empty fits every target. A rule with
-// nameservers alone allows no target.
+// PolicyRule allows the targets that fit all of its cidrs, hostnames and ports. A rule has cidrs,
+// hostnames or both, or anyTarget in their place.
 type PolicyRuleApplyConfiguration struct {
-	// cidrs are checked for literal addresses and for every resolved one; at most 100.
+	// anyTarget, which is {}, allows every target that is neither forbidden nor guarded, in place of
+	// cidrs and hostnames.
+	AnyTarget *apiv1alpha1.AnyTarget `json:"anyTarget,omitempty"`
+	// cidrs are checked for literal addresses and for every resolved one; 1 to 100, without bits
+	// beyond the prefix length. Absent beside hostnames: whatever these resolve to that is neither
+	// forbidden nor guarded.
 	CIDRs []string `json:"cidrs,omitempty"`
 	// hostnames are checked for names as written in spec, srvName included; a
-	// leading "*." stands for one or more labels. At most 100.
+	// leading "*." stands for one or more labels. 1 to 100. Absent beside cidrs: every name, and
+	// literal addresses.
 	Hostnames []string `json:"hostnames,omitempty"`
-	// ports are checked for target and probe ports; absent: all. At most 100.
+	// ports are checked for target and probe ports, 1 to 100; absent: all.
 	Ports []PolicyPortApplyConfiguration `json:"ports,omitempty"`
-	// nameservers are those that spec.dns.nameservers may name: "IP" (with any
-	// port), "IPv4:port" or "[IPv6]:port", at most 100.
-	Nameservers []string `json:"nameservers,omitempty"`
 }
 
 // PolicyRuleApplyConfiguration constructs a declarative configuration of the PolicyRule type for use with
 // apply.
 func PolicyRule() *PolicyRuleApplyConfiguration {
 	return &PolicyRuleApplyConfiguration{}
+}
+
+// WithAnyTarget sets the AnyTarget field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the AnyTarget field is set to the value of the last call.
+func (b *PolicyRuleApplyConfiguration) WithAnyTarget(value apiv1alpha1.AnyTarget) *PolicyRuleApplyConfiguration {
+	b.AnyTarget = &value
+	return b
 }
 
 // WithCIDRs adds the given value to the CIDRs field in the declarative configuration
@@ -72,16 +86,6 @@ func (b *PolicyRuleApplyConfiguration) WithPorts(values ...*PolicyPortApplyConfi
 			panic("nil value passed to WithPorts")
 		}
 		b.Ports = append(b.Ports, *values[i])
-	}
-	return b
-}
-
-// WithNameservers adds the given value to the Nameservers field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the Nameservers field.
-func (b *PolicyRuleApplyConfiguration) WithNameservers(values ...string) *PolicyRuleApplyConfiguration {
-	for i := range values {
-		b.Nameservers = append(b.Nameservers, values[i])
 	}
 	return b
 }

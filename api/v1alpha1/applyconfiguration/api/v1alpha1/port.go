@@ -27,8 +27,8 @@ import (
 //
 // Port is one port of the Service.
 type PortApplyConfiguration struct {
-	// name is the name of the Service port and of the slice port, a DNS label of
-	// at most 63 characters; "" (default) only where it is the sole port.
+	// name is the name of the Service port and of the slice port, a DNS label of at most 63
+	// characters; absent or "" only where it is the sole port.
 	Name *string `json:"name,omitempty"`
 	// port is the Service port, 1 to 65535.
 	Port *int32 `json:"port,omitempty"`
@@ -36,11 +36,11 @@ type PortApplyConfiguration struct {
 	TargetPort *int32 `json:"targetPort,omitempty"`
 	// protocol is TCP (default), UDP or SCTP.
 	Protocol *v1.Protocol `json:"protocol,omitempty"`
-	// appProtocol is the application protocol on the Service port and the slice
-	// port, a qualified name; "" is the same as absent.
+	// appProtocol is the application protocol on the Service port and the slice port, a qualified
+	// name; absent: none.
 	AppProtocol *string `json:"appProtocol,omitempty"`
-	// nodePort is the port on every node, only with type NodePort or LoadBalancer;
-	// absent or 0: the API server chooses.
+	// nodePort is the port on every node, 1 to 65535, only with type NodePort or LoadBalancer;
+	// absent: the API server chooses.
 	NodePort *int32 `json:"nodePort,omitempty"`
 }
 

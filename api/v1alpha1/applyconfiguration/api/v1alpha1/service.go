@@ -48,18 +48,19 @@ type ServiceApplyConfiguration struct {
 	IPFamilyPolicy *v1.IPFamilyPolicy `json:"ipFamilyPolicy,omitempty"`
 	// ipFamilies are the Service's families, the primary one first: IPv4, IPv6 or both.
 	IPFamilies []v1.IPFamily `json:"ipFamilies,omitempty"`
-	// sessionAffinity is None or ClientIP.
+	// sessionAffinity is None (default) or ClientIP.
 	SessionAffinity *v1.ServiceAffinity `json:"sessionAffinity,omitempty"`
-	// sessionAffinityTimeoutSeconds is how long ClientIP affinity sticks, 1 to
-	// 86400; only with sessionAffinity ClientIP.
+	// sessionAffinityTimeoutSeconds is how long ClientIP affinity sticks, 1 to 86400; default
+	// 10800; only with sessionAffinity ClientIP.
 	SessionAffinityTimeoutSeconds *int32 `json:"sessionAffinityTimeoutSeconds,omitempty"`
-	// internalTrafficPolicy is Cluster or Local; Local wants nodeName on every target.
+	// internalTrafficPolicy is Cluster (default) or Local; Local wants nodeName on every target.
 	InternalTrafficPolicy *v1.ServiceInternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
-	// externalTrafficPolicy is Cluster or Local, only with type NodePort or
+	// externalTrafficPolicy is Cluster (default) or Local, only with type NodePort or
 	// LoadBalancer; Local wants nodeName on every target.
 	ExternalTrafficPolicy *v1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy,omitempty"`
-	// trafficDistribution is PreferClose, PreferSameZone or PreferSameNode; before
-	// Kubernetes 1.34 only PreferClose.
+	// trafficDistribution is as in ServiceSpec, such as PreferSameZone, PreferSameNode or
+	// PreferClose, which alone is known before Kubernetes 1.34. Endpoints get hints for these
+	// three; absent: no hints.
 	TrafficDistribution *string `json:"trafficDistribution,omitempty"`
 	// publishNotReadyAddresses makes every endpoint ready, whatever its health;
 	// default false.

@@ -41,13 +41,11 @@ type TargetApplyConfiguration struct {
 	// spec.ports; the ranks of the records' priorities add to tier.
 	SRVName *string `json:"srvName,omitempty"`
 	// ports override the target port of ports of spec.ports, by name, for this
-	// target. At most 100.
+	// target. At most 100, with distinct names.
 	Ports []TargetPortApplyConfiguration `json:"ports,omitempty"`
-	// zone is the endpoint's zone, a label value of at most 63 characters; absent
-	// or "": none.
+	// zone is the endpoint's zone, a label value of at most 63 characters; absent: none.
 	Zone *string `json:"zone,omitempty"`
-	// nodeName is the endpoint's node, a DNS subdomain of at most 253 characters;
-	// absent or "": none.
+	// nodeName is the endpoint's node, a DNS subdomain of at most 253 characters; absent: none.
 	NodeName *string `json:"nodeName,omitempty"`
 	// tier is 0 (default, first) to 127; a higher number is a standby tier.
 	Tier *int32 `json:"tier,omitempty"`

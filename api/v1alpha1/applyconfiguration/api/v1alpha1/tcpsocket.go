@@ -19,23 +19,24 @@ limitations under the License.
 package v1alpha1
 
 import (
+	apiv1alpha1 "github.com/external-backend/operator/api/v1alpha1"
 	intstr "k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // TCPSocketApplyConfiguration represents a declarative configuration of the TCPSocket type for use
 // with apply.
 //
-// TCPSocket is a connection and an optional exchange of text. Its defaults are
-// stored, so that a server-side apply can leave it without fields of its own.
+// TCPSocket is a connection and an optional exchange of text.
 type TCPSocketApplyConfiguration struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
 	Port *intstr.IntOrString `json:"port,omitempty"`
-	// send is written once the connection is open, at most 1,024 characters; ""
-	// (default): nothing.
+	// transport is Plaintext (default) or TLS.
+	Transport *apiv1alpha1.Transport `json:"transport,omitempty"`
+	// send is written once the connection is open, at most 1,024 characters; absent: nothing.
 	Send *string `json:"send,omitempty"`
-	// expect is what the target's answer must contain, at most 1,024 characters; ""
-	// (default): anything, and no answer is awaited.
+	// expect is what the target's answer must contain, at most 1,024 characters; absent: no answer
+	// is awaited.
 	Expect *string `json:"expect,omitempty"`
 }
 
@@ -50,6 +51,14 @@ func TCPSocket() *TCPSocketApplyConfiguration {
 // If called multiple times, the Port field is set to the value of the last call.
 func (b *TCPSocketApplyConfiguration) WithPort(value intstr.IntOrString) *TCPSocketApplyConfiguration {
 	b.Port = &value
+	return b
+}
+
+// WithTransport sets the Transport field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Transport field is set to the value of the last call.
+func (b *TCPSocketApplyConfiguration) WithTransport(value apiv1alpha1.Transport) *TCPSocketApplyConfiguration {
+	b.Transport = &value
 	return b
 }
 

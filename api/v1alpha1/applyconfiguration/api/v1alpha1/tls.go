@@ -27,11 +27,12 @@ import (
 //
 // TLS says how probes speak TLS.
 type TLSApplyConfiguration struct {
-	// serverName is the SNI and the name in the target's certificate; absent: the
-	// host of httpGet, else the target's hostname, else its address.
+	// serverName is the SNI and the name in the target's certificate; absent: the name in the Host
+	// header of httpGet, else the target's hostname, else its address.
 	ServerName *string `json:"serverName,omitempty"`
-	// caCertificateRef names the CA certificates to trust; absent: the system roots.
-	CACertificateRef *CACertificateReferenceApplyConfiguration `json:"caCertificateRef,omitempty"`
+	// caCertificateRefs name the CA certificates to trust, all of them together, 1 to 8; absent:
+	// the system roots.
+	CACertificateRefs []CACertificateReferenceApplyConfiguration `json:"caCertificateRefs,omitempty"`
 	// clientCertificateRef names a Secret of type kubernetes.io/tls whose
 	// certificate is shown to the target; absent: none is.
 	ClientCertificateRef *SecretReferenceApplyConfiguration `json:"clientCertificateRef,omitempty"`
@@ -53,11 +54,16 @@ func (b *TLSApplyConfiguration) WithServerName(value string) *TLSApplyConfigurat
 	return b
 }
 
-// WithCACertificateRef sets the CACertificateRef field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the CACertificateRef field is set to the value of the last call.
-func (b *TLSApplyConfiguration) WithCACertificateRef(value *CACertificateReferenceApplyConfiguration) *TLSApplyConfiguration {
-	b.CACertificateRef = value
+// WithCACertificateRefs adds the given value to the CACertificateRefs field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the CACertificateRefs field.
+func (b *TLSApplyConfiguration) WithCACertificateRefs(values ...*CACertificateReferenceApplyConfiguration) *TLSApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithCACertificateRefs")
+		}
+		b.CACertificateRefs = append(b.CACertificateRefs, *values[i])
+	}
 	return b
 }
 

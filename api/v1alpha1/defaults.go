@@ -1,0 +1,281 @@
+package v1alpha1
+
+import (
+	"cmp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The spec is stored as it was written: the schema adds no default to it. The functions of this file
+// say what holds where a field is absent. They are the only place that does, and each of them takes
+// a nil receiver for an object that is absent as a whole.
+
+// EffectiveServiceName is the name of the Service that b's endpoints stand behind.
+func (b *ExternalBackend) EffectiveServiceName() string {
+	switch {
+	case b.Spec.ServiceRef != nil:
+		return b.Spec.ServiceRef.Name
+	case b.Spec.Service != nil:
+		return cmp.Or(b.Spec.Service.Name, b.Name)
+	}
+	return b.Name
+}
+
+// EffectiveDrain is drainSeconds.
+func (s *ExternalBackendSpec) EffectiveDrain() time.Duration { return seconds(s.DrainSeconds, 0) }
+
+// EffectiveType is type.
+func (s *Service) EffectiveType() ServiceType {
+	if s == nil {
+		return ServiceTypeClusterIP
+	}
+	return cmp.Or(s.Type, ServiceTypeClusterIP)
+}
+
+// EffectiveAdoptionPolicy is adoptionPolicy.
+func (s *Service) EffectiveAdoptionPolicy() AdoptionPolicy {
+	if s == nil {
+		return AdoptionPolicyNever
+	}
+	return cmp.Or(s.AdoptionPolicy, AdoptionPolicyNever)
+}
+
+// EffectiveSessionAffinity is sessionAffinity.
+func (s *Service) EffectiveSessionAffinity() corev1.ServiceAffinity {
+	if s == nil {
+		return corev1.ServiceAffinityNone
+	}
+	return cmp.Or(s.SessionAffinity, corev1.ServiceAffinityNone)
+}
+
+// EffectiveSessionAffinityTimeoutSeconds is sessionAffinityTimeoutSeconds, where sessionAffinity is
+// ClientIP.
+func (s *Service) EffectiveSessionAffinityTimeoutSeconds() int32 {
+	if s == nil {
+		return corev1.DefaultClientIPServiceAffinitySeconds
+	}
+	return valueOr(s.SessionAffinityTimeoutSeconds, corev1.DefaultClientIPServiceAffinitySeconds)
+}
+
+// EffectiveInternalTrafficPolicy is internalTrafficPolicy.
+func (s *Service) EffectiveInternalTrafficPolicy() corev1.ServiceInternalTrafficPolicy {
+	if s == nil {
+		return corev1.ServiceInternalTrafficPolicyCluster
+	}
+	return valueOr(s.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
+}
+
+// EffectiveExternalTrafficPolicy is externalTrafficPolicy, where the type has one.
+func (s *Service) EffectiveExternalTrafficPolicy() corev1.ServiceExternalTrafficPolicy {
+	if s == nil {
+		return corev1.ServiceExternalTrafficPolicyCluster
+	}
+	return cmp.Or(s.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+}
+
+// EffectiveTargetPort is targetPort.
+func (p *Port) EffectiveTargetPort() int32 { return cmp.Or(p.TargetPort, p.Port) }
+
+// EffectiveProtocol is protocol.
+func (p *Port) EffectiveProtocol() corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
+
+// EffectiveTier is tier.
+func (t *Target) EffectiveTier() int32 { return valueOr(t.Tier, 0) }
+
+// EffectiveAdminState is adminState.
+func (t *Target) EffectiveAdminState() AdminState { return cmp.Or(t.AdminState, AdminStateActive) }
+
+// EffectiveResolution is resolution.
+func (d *DNS) EffectiveResolution() DNSResolution {
+	if d == nil {
+		return DNSResolutionResolve
+	}
+	return cmp.Or(d.Resolution, DNSResolutionResolve)
+}
+
+// EffectiveTransport is transport.
+func (d *DNS) EffectiveTransport() DNSTransport {
+	if d == nil {
+		return DNSTransportUDP
+	}
+	return cmp.Or(d.Transport, DNSTransportUDP)
+}
+
+// DefaultPort is the port of a nameserver that is named without one.
+func (t DNSTransport) DefaultPort() uint16 {
+	if t == DNSTransportTLS {
+		return 853
+	}
+	return 53
+}
+
+// EffectiveMaxTTL is maxTTLSeconds.
+func (d *DNS) EffectiveMaxTTL() time.Duration {
+	if d == nil {
+		d = &DNS{}
+	}
+	return time.Duration(cmp.Or(d.MaxTTLSeconds, 3600)) * time.Second
+}
+
+// EffectiveMinTTL is minTTLSeconds, or maxTTLSeconds where that is less.
+func (d *DNS) EffectiveMinTTL() time.Duration {
+	if d == nil {
+		d = &DNS{}
+	}
+	return min(time.Duration(cmp.Or(d.MinTTLSeconds, 5))*time.Second, d.EffectiveMaxTTL())
+}
+
+// EffectiveStale is staleSeconds.
+func (d *DNS) EffectiveStale() time.Duration {
+	if d == nil {
+		d = &DNS{}
+	}
+	return seconds(d.StaleSeconds, 86400)
+}
+
+// EffectiveRemovalDelay is removalDelaySeconds.
+func (d *DNS) EffectiveRemovalDelay() time.Duration {
+	if d == nil {
+		d = &DNS{}
+	}
+	return seconds(d.RemovalDelaySeconds, 0)
+}
+
+// EffectiveKind is kind.
+func (r *CACertificateReference) EffectiveKind() CACertificateKind {
+	return cmp.Or(r.Kind, CACertificateKindConfigMap)
+}
+
+// EffectiveKey is key.
+func (r *CACertificateReference) EffectiveKey() string { return cmp.Or(r.Key, "ca.crt") }
+
+// EffectiveMode is mode.
+func (h *HealthCheck) EffectiveMode() HealthCheckMode {
+	return cmp.Or(h.Mode, HealthCheckModeEnforce)
+}
+
+// EffectivePeriod is periodSeconds.
+func (h *HealthCheck) EffectivePeriod() time.Duration {
+	return time.Duration(cmp.Or(h.PeriodSeconds, 10)) * time.Second
+}
+
+// EffectiveTimeout is timeoutSeconds.
+func (h *HealthCheck) EffectiveTimeout() time.Duration {
+	return time.Duration(cmp.Or(h.TimeoutSeconds, 3)) * time.Second
+}
+
+// EffectiveConfirmPeriod is confirmPeriodMilliseconds.
+func (h *HealthCheck) EffectiveConfirmPeriod() time.Duration {
+	return time.Duration(cmp.Or(h.ConfirmPeriodMilliseconds, 1000)) * time.Millisecond
+}
+
+// EffectiveSuccessThreshold is successThreshold.
+func (h *HealthCheck) EffectiveSuccessThreshold() int32 { return cmp.Or(h.SuccessThreshold, 1) }
+
+// EffectiveFailureThreshold is failureThreshold.
+func (h *HealthCheck) EffectiveFailureThreshold() int32 { return cmp.Or(h.FailureThreshold, 3) }
+
+// EffectiveInitialState is initialState.
+func (h *HealthCheck) EffectiveInitialState() InitialState {
+	return cmp.Or(h.InitialState, InitialStateNotReady)
+}
+
+// SpeaksTLS reports whether the check asks for TLS: by its scheme or transport, never by tls.
+func (h *HealthCheck) SpeaksTLS() bool {
+	switch {
+	case h.HTTPGet != nil:
+		return h.HTTPGet.EffectiveScheme() == corev1.URISchemeHTTPS
+	case h.TCPSocket != nil:
+		return h.TCPSocket.EffectiveTransport() == TransportTLS
+	case h.GRPC != nil:
+		return h.GRPC.EffectiveTransport() == TransportTLS
+	}
+	return false
+}
+
+// EffectivePath is path.
+func (g *HTTPGet) EffectivePath() string { return cmp.Or(g.Path, "/") }
+
+// EffectiveScheme is scheme.
+func (g *HTTPGet) EffectiveScheme() corev1.URIScheme {
+	return cmp.Or(g.Scheme, corev1.URISchemeHTTP)
+}
+
+// EffectiveExpectedStatuses is expectedStatuses.
+func (g *HTTPGet) EffectiveExpectedStatuses() []string {
+	if len(g.ExpectedStatuses) == 0 {
+		return []string{"200-399"}
+	}
+	return g.ExpectedStatuses
+}
+
+// EffectiveTransport is transport.
+func (s *TCPSocket) EffectiveTransport() Transport { return cmp.Or(s.Transport, TransportPlaintext) }
+
+// EffectiveTransport is transport.
+func (g *GRPC) EffectiveTransport() Transport { return cmp.Or(g.Transport, TransportPlaintext) }
+
+// EffectiveVerification is verification.
+func (t *TLS) EffectiveVerification() TLSVerification {
+	if t == nil {
+		return TLSVerificationFull
+	}
+	return cmp.Or(t.Verification, TLSVerificationFull)
+}
+
+// EffectiveMinHealthyPercent is minHealthyPercent.
+func (f *Failover) EffectiveMinHealthyPercent() int32 {
+	if f == nil {
+		return 1
+	}
+	return cmp.Or(f.MinHealthyPercent, 1)
+}
+
+// EffectiveWhenNoTierQualifies is whenNoTierQualifies.
+func (f *Failover) EffectiveWhenNoTierQualifies() NoTierPolicy {
+	if f == nil {
+		return NoTierHealthyEndpoints
+	}
+	return cmp.Or(f.WhenNoTierQualifies, NoTierHealthyEndpoints)
+}
+
+// EffectiveFailbackDelay is failbackDelaySeconds.
+func (f *Failover) EffectiveFailbackDelay() time.Duration {
+	if f == nil {
+		f = &Failover{}
+	}
+	return seconds(f.FailbackDelaySeconds, 60)
+}
+
+// EffectiveFailback is failback.
+func (f *Failover) EffectiveFailback() FailbackMode {
+	if f == nil {
+		return FailbackAutomatic
+	}
+	return cmp.Or(f.Failback, FailbackAutomatic)
+}
+
+// EffectiveMode is mode.
+func (s *ExternalBackendPolicySpec) EffectiveMode() PolicyMode {
+	return cmp.Or(s.Mode, PolicyModeEnforce)
+}
+
+// EffectiveProtocol is protocol.
+func (p *PolicyPort) EffectiveProtocol() corev1.Protocol {
+	return cmp.Or(p.Protocol, corev1.ProtocolTCP)
+}
+
+// EffectiveEndPort is endPort.
+func (p *PolicyPort) EffectiveEndPort() int32 { return cmp.Or(p.EndPort, p.Port) }
+
+func valueOr[T any](value *T, absent T) T {
+	if value == nil {
+		return absent
+	}
+	return *value
+}
+
+func seconds(value *int32, absent int32) time.Duration {
+	return time.Duration(valueOr(value, absent)) * time.Second
+}

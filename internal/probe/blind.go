@@ -25,12 +25,13 @@ type sight struct {
 	threshold int // percent of the endpoints that are silent where the prober is blind; 0: it never is
 
 	healthy, silent crowd
-	answers         recent // healthy endpoints that answered last, by when
-	silences        recent // healthy endpoints that are silent, by when the first unanswered probe began
-	doubted         instant
+	answers         recent  // healthy endpoints that answered last, by when
+	silences        recent  // healthy endpoints that are silent, by when the first unanswered probe began
+	doubted         instant // when it was last in doubt whether it is blind
 
 	blind    bool
-	episode  uint32 // tells one blindness from another
+	ended    instant // when it was blind last
+	episode  uint32  // tells one blindness from another
 	heard    instant
 	unheard  int // how many had not answered since heard when the blindness began
 	returned int // how many of these have answered since
@@ -105,7 +106,7 @@ func (s *sight) misses(w *witness) bool {
 
 // unanswered notes that a probe which began at started has not been answered, or not yet.
 func (s *sight) unanswered(w *witness, o origin, started instant) {
-	if w.last == silence || w.last == anAnswer && started < w.at {
+	if w.last == silence || w.last == anAnswer && started < w.at || started <= s.ended {
 		return
 	}
 	s.hear(w, o, silence, started)
@@ -187,9 +188,13 @@ func (s *sight) returns(now instant) bool {
 	if !s.blind || s.returned*100 < sightReturns*s.unheard {
 		return false
 	}
-	s.blind, s.doubted = false, now
+	s.blind, s.doubted, s.ended = false, now, now
 	return true
 }
+
+// discounts reports whether the silence of a probe that began at started says nothing of its
+// endpoint.
+func (s *sight) discounts(started instant) bool { return s.blind || started <= s.ended }
 
 // crowd counts endpoints by where they belong.
 type crowd struct {

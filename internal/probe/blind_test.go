@@ -257,6 +257,26 @@ func TestSightComesBack(t *testing.T) {
 	}
 }
 
+// TestSightComesBackBitByBit: who answers a few seconds later than the others after a blindness is
+// not Unhealthy for what was asked in it.
+func TestSightComesBackBitByBit(t *testing.T) {
+	const lasts = time.Minute
+	var back time.Time
+	later := func(e Endpoint) (outcome, time.Duration) {
+		if back.IsZero() {
+			back = time.Now().Add(4 * sec)
+		}
+		if time.Now().Before(back) {
+			return vanishes(e)
+		}
+		return answers(e)
+	}
+	o := outage{fleet: thousand, threshold: 90, lasts: lasts, peers: all(vanishes), after: some(2, answers, later)}
+	if got := live(t, o); len(got.unhealthy) > 0 || len(got.blind) != 2 {
+		t.Errorf("%d became Unhealthy; blind at %v", len(got.unhealthy), got.blind)
+	}
+}
+
 // TestRefusalsEndBlindness: a refusal is an answer, and makes Unhealthy as ever.
 func TestRefusalsEndBlindness(t *testing.T) {
 	got := live(t, outage{fleet: thousand, threshold: 90, lasts: time.Minute, peers: all(vanishes), after: all(refuses)})
@@ -300,6 +320,36 @@ func TestBlindnessIsTold(t *testing.T) {
 		settled(sec)
 		if s := &e.sight; s.healthy.n+s.silent.n+s.answers.total+s.silences.total+len(s.healthy.owners)+len(s.silent.nets) != 0 {
 			t.Errorf("%+v is left of nobody", s.healthy)
+		}
+	})
+}
+
+// TestBlindnessEndsWithItsEndpoints: where all who were silent have gone, who comes new is judged.
+func TestBlindnessEndsWithItsEndpoints(t *testing.T) {
+	f := fleet{owners: 5, each: 5}
+	bubble(t, Options{BlindThreshold: 90}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+		for i := range f.owners - 1 {
+			e.Sync(f.key(i), tcpCheck(), f.list(i))
+		}
+		settled(time.Minute)
+		n.become(vanishes)
+		settled(time.Minute)
+		if !e.sight.blind {
+			t.Fatal("it is not blind")
+		}
+		for i := range f.owners - 1 {
+			e.Forget(f.key(i))
+		}
+		fresh := f.list(f.owners - 1)
+		for i := range fresh {
+			fresh[i].Seed = Unknown
+		}
+		e.Sync(f.key(f.owners-1), tcpCheck(), fresh)
+		settled(time.Minute)
+		for _, s := range e.States(f.key(f.owners - 1)) {
+			if s != unhealthy(ReasonTimeout) {
+				t.Errorf("%+v", s)
+			}
 		}
 	})
 }

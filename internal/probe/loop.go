@@ -335,12 +335,14 @@ func (l *loop) endLocked(a *attempt, o outcome, now instant) machine {
 	switch {
 	case o.result == unknown:
 	case o.silent():
+		l.endBlindnessLocked(now) // those who had to answer may have gone
 		l.unansweredLocked(t, a.started)
-		if l.sight.blind {
+		if l.sight.discounts(a.started) {
 			o = outcome{}
 		}
 	default:
 		l.answeredLocked(t, now)
+		l.endBlindnessLocked(now)
 	}
 	next := t.machine.end(rules, a.serial, o, now)
 	if !o.silent() || !t.machine.condemned(next) || l.sight.believes(&t.witness, a.started, now) {
@@ -361,9 +363,6 @@ func (l *loop) answeredLocked(t *target, now instant) {
 		l.notify[t.owner.key] = struct{}{}
 	}
 	l.sight.answered(&t.witness, t.origin(), now)
-	if l.sight.returns(now) {
-		l.turnSightedLocked(now)
-	}
 }
 
 // unansweredLocked takes the silence of t since started for evidence that it is.
@@ -395,8 +394,12 @@ func (l *loop) turnBlindLocked() {
 	}
 }
 
-// turnSightedLocked has everybody judged anew who was silent while the prober was blind.
-func (l *loop) turnSightedLocked(now instant) {
+// endBlindnessLocked ends a blindness in which enough have answered. Everybody who was silent in it
+// is judged anew.
+func (l *loop) endBlindnessLocked(now instant) {
+	if !l.sight.returns(now) {
+		return
+	}
 	l.tellSightLocked()
 	for key, o := range l.owners {
 		for _, t := range o.targets {

@@ -23,6 +23,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -181,18 +182,20 @@ func main() {
 
 func run(ctx context.Context, f *flags) error {
 	ctrl.Log.Info("Starting the External Backend Operator", "version", version)
-	config, err := ctrl.GetConfig()
+	client, err := ctrl.GetConfig()
 	if err != nil {
 		return err
 	}
-	config.QPS = -1                           // the API server's priority and fairness shares its time out
-	config.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, which the documentation says
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return patient{rt} })
+	client.QPS = -1                           // the API server's priority and fairness shares its time out
+	client.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, which the documentation says
+	client.Wrap(func(rt http.RoundTripper) http.RoundTripper { return patient{rt} })
 	grace := 30 * time.Second
 	lease, renew := 45*time.Second, 40*time.Second // an API server may be away for half a minute
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        scheme(),
-		Cache:                         controllers.CacheOptions(),
+	mgr, err := ctrl.NewManager(client, ctrl.Options{
+		Scheme: scheme(),
+		Cache:  controllers.CacheOptions(),
+		// A standby has listed everything before it takes the lead.
+		Controller:                    config.Controller{EnableWarmup: new(true)},
 		Metrics:                       f.metrics(),
 		HealthProbeBindAddress:        f.healthAddress,
 		LeaderElection:                f.leaderElect,

@@ -77,14 +77,13 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		default:
 			message := fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err))
 			switch {
-			case (retriable(err) == nil || apierrors.IsForbidden(err)) && r.goBack(ctx, o, m):
+			case refused(err) && r.goBack(ctx, o, m):
 				message += "; it is as it was, and this change of type is not tried again before spec.service or spec.ports changes"
 				m.crossing = crossing{service: b.Spec.Service, ports: b.Spec.Ports, why: message}
 			case o.service != nil && o.service.Spec.ExternalName == plan.Nowhere && o.service.Spec.Type != p.Write.Spec.Type:
 				message += "; until it can, it leads nowhere"
 			}
-			out.fail(v1alpha1.ReasonApplyFailed, message, retriable(err))
-			out.next = earlier(out.next, r.now().Add(refusedRetry))
+			out.fail(v1alpha1.ReasonApplyFailed, message, err)
 			o.lag(b)
 			return
 		}
@@ -214,15 +213,14 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// refusedRetry is how long after a refusal the same is tried again: a node port may have become free, or a family served.
+// refusedRetry is the longest time between two tries of what was refused: a node port may have become
+// free, a quota raised, a webhook corrected.
 const refusedRetry = 30 * time.Second
 
-// retriable is nil for what hardly anything but a change of the spec can mend: it is not tried again soon.
-func retriable(err error) error {
-	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-		return nil
-	}
-	return err
+// refused reports whether err is a refusal for what the write says, or by who may write what. Hardly
+// anything but a change by somebody can mend it, so that it is not tried again at once.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
 }
 
 // applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish, or to make
@@ -232,24 +230,26 @@ func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBacken
 	for _, s := range o.slices {
 		w.current[s.Name] = s
 	}
-	for _, s := range c.Create {
-		w.create(s)
-	}
-	for _, s := range c.Update {
-		w.update(s)
-	}
-	for _, s := range c.Delete {
-		w.delete(s)
-	}
+	w.each(m.inTurn(c.Create), w.create)
+	w.each(c.Update, w.update)
+	w.each(c.Delete, w.delete)
 	if w.wrote {
 		m.setLastWrite(r.now())
 	}
 	out.stale = out.stale || w.stale
+	out.late = out.late || w.late
 	if w.err != nil {
 		out.fail(v1alpha1.ReasonApplyFailed, "EndpointSlices can't be written: "+refusal(w.err), w.err)
 	}
-	return w.err == nil
+	if w.late {
+		out.fail(v1alpha1.ReasonApplyFailed, "EndpointSlices are still being written: the API server takes long to answer.", nil)
+	}
+	return w.err == nil && !w.late
 }
+
+// writesTimeout is for how long slices are created, updated or deleted by one plan. The next plan, by
+// what has become known meanwhile, says what to do with those that are left.
+const writesTimeout = 30 * time.Second
 
 // sliceWriter applies one plan.
 type sliceWriter struct {
@@ -263,19 +263,45 @@ type sliceWriter struct {
 	unready bool // a write failed that was to make an endpoint ready
 	wrote   bool
 	stale   bool
+	late    bool  // there was no time for all
 	err     error // the first
+	// refusal is why no more slices are created: the API server would refuse them as well, and there
+	// may be very many.
+	refusal error
+}
+
+// each writes the slices as long as there is time.
+func (w *sliceWriter) each(list []*discoveryv1.EndpointSlice, write func(*discoveryv1.EndpointSlice)) {
+	end := w.now().Add(writesTimeout)
+	for _, s := range list {
+		if w.now().Before(end) {
+			write(s)
+			continue
+		}
+		w.late = true
+		w.leave(s)
+	}
 }
 
 func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
+	if w.refusal != nil {
+		w.fail(s, w.refusal)
+		return
+	}
 	err := w.Create(w.ctx, s)
 	if err == nil {
 		w.wrote = true
 		w.current[s.Name] = s
+		delete(w.memory.refusedSlices, s.Name)
 		w.memory.createdSlice(s, w.now())
 		return
 	}
-	if apierrors.IsAlreadyExists(err) { // an earlier create that the cache has not seen
+	switch {
+	case apierrors.IsAlreadyExists(err): // an earlier create that the cache has not seen
 		w.refresh(s)
+	case refused(err), apierrors.ReasonForError(err) == metav1.StatusReasonUnknown: // or nobody answers
+		w.refusal = err
+		w.memory.refusedSlice(s)
 	}
 	w.fail(s, err)
 }
@@ -392,11 +418,16 @@ func ours(s *discoveryv1.EndpointSlice) bool {
 }
 
 func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {
-	w.failed = append(w.failed, s)
-	w.unready = w.unready || plan.Readies(w.current[s.Name], s)
+	w.leave(s)
 	if w.err == nil || apierrors.IsConflict(w.err) || apierrors.IsAlreadyExists(w.err) {
 		w.err = err
 	}
+}
+
+// leave keeps what depends on the write of s, which has not taken place, from being written.
+func (w *sliceWriter) leave(s *discoveryv1.EndpointSlice) {
+	w.failed = append(w.failed, s)
+	w.unready = w.unready || plan.Readies(w.current[s.Name], s)
 }
 
 // stopForeign ends what others publish behind the Service and may be taken away, now that ours stands.

@@ -1,7 +1,9 @@
 package controllers
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -49,6 +51,13 @@ type memory struct {
 
 	// taken are names of slices that other people's objects have.
 	taken map[string]bool
+	// refusals is how many reconciles in a row the API server refused something. refusedSlices are the
+	// slices that it refused to create, by name, with the number of their last try.
+	refusals      int
+	refusedSlices map[string]int
+	sliceTries    int
+	// markedEndpoints is the resource version of the Endpoints object that was given to us last.
+	markedEndpoints string
 
 	status     *v1alpha1.ExternalBackendStatus
 	statusTime time.Time
@@ -79,7 +88,7 @@ func (m *memories) of(key types.NamespacedName) *memory {
 		m.byKey = map[types.NamespacedName]*memory{}
 	}
 	if m.byKey[key] == nil {
-		m.byKey[key] = &memory{slices: map[string]written{}, deleted: map[types.UID]bool{}}
+		m.byKey[key] = &memory{slices: map[string]written{}, deleted: map[types.UID]bool{}, refusedSlices: map[string]int{}}
 	}
 	return m.byKey[key]
 }
@@ -210,6 +219,30 @@ func (m *memory) outstanding() bool {
 		}
 	}
 	return !m.service.created.IsZero()
+}
+
+// refusedSlice remembers that the API server refused to create s.
+func (m *memory) refusedSlice(s *discoveryv1.EndpointSlice) {
+	m.sliceTries++
+	m.refusedSlices[s.Name] = m.sliceTries
+}
+
+// inTurn orders slices that are to be created so that those come last that were refused last. Where
+// the API server refuses only some, all others are created all the same.
+func (m *memory) inTurn(create []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	before := m.refusedSlices
+	m.refusedSlices = map[string]int{}
+	if len(before) == 0 {
+		return create
+	}
+	for _, s := range create { // the others are planned no more
+		if n, ok := before[s.Name]; ok {
+			m.refusedSlices[s.Name] = n
+		}
+	}
+	return slices.SortedStableFunc(slices.Values(create), func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Compare(m.refusedSlices[a.Name], m.refusedSlices[b.Name])
+	})
 }
 
 func (m *memory) createdSlice(s *discoveryv1.EndpointSlice, now time.Time) {

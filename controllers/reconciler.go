@@ -72,20 +72,22 @@ type Reconciler struct {
 
 	policies *policies
 	memories memories
+	flights  flights
 }
-
-// reconcileTimeout bounds one reconcile, so that an API server that hangs holds no worker for good.
-const reconcileTimeout = time.Minute
 
 // maxAttempts is how often a plan is made anew at once because a write showed that the cache was behind.
 const maxAttempts = 3
 
 func (r *Reconciler) now() time.Time { return time.Now() }
 
-// Reconcile brings one ExternalBackend's objects to its spec: get, deletion, observe, plan and apply, status.
+// Reconcile brings one ExternalBackend's objects to its spec. Where the API server is slow it returns
+// before it is through, and takes its result when it is called again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
-	defer cancel()
+	return r.flights.run(ctx, req, r.reconcile)
+}
+
+// reconcile does it: get, deletion, observe, plan and apply, status.
+func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var b v1alpha1.ExternalBackend
 	if err := r.Get(ctx, req.NamespacedName, &b); err != nil {
 		if !apierrors.IsNotFound(err) {
@@ -136,7 +138,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if outcome.err != nil {
 		return ctrl.Result{}, outcome.err
 	}
-	return ctrl.Result{RequeueAfter: r.until(outcome.next, wait, m)}, nil
+	return ctrl.Result{RequeueAfter: r.until(outcome.again(r.now(), m), wait, m)}, nil
 }
 
 // collected reports whether b is being deleted by the garbage collector, which takes what b owns, or
@@ -186,6 +188,9 @@ type outcome struct {
 	err    error
 	// stale: a write showed that the plan was made on what is past; the memory knows better now.
 	stale bool
+	// refused: the API server refused a write for a reason that hardly goes away soon. late: there was
+	// no time for all writes.
+	refused, late bool
 	// notes are events beside those that follow from status.
 	notes []note
 }
@@ -195,9 +200,28 @@ func (o *outcome) fail(reason, message string, err error) {
 	if o.status.Programmed == "" || o.status.Programmed == v1alpha1.ReasonProgrammed {
 		o.status.Programmed, o.status.ProgrammedMessage = reason, message
 	}
-	if err != nil && o.err == nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) { // all of it goes with its namespace
+	switch {
+	case err == nil, apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // all of it goes with its namespace
+	case refused(err):
+		o.refused = true
+	case o.err == nil:
 		o.err = err
 	}
+}
+
+// again is when to reconcile again without an event; zero: never. A refusal is no error: users find it
+// in status, and the same is tried again less and less often.
+func (o *outcome) again(now time.Time, m *memory) time.Time {
+	if o.late {
+		return now
+	}
+	if !o.refused {
+		m.refusals = 0
+		return o.next
+	}
+	pause := min(time.Second<<min(m.refusals, 10), refusedRetry)
+	m.refusals++
+	return earlier(o.next, now.Add(pause))
 }
 
 // program does all that spec and observation ask for, but for status.

@@ -261,8 +261,8 @@ func TestRenameWithoutSlices(t *testing.T) {
 	w.refuse = newSlices
 	w.spec(renamed)
 	for range 3 {
-		if _, err := w.reconcile(); err == nil {
-			t.Error("it is not tried again")
+		if result, err := w.reconcile(); err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > refusedRetry {
+			t.Errorf("it is tried again after %v, error %v", result.RequeueAfter, err)
 		}
 	}
 	var s corev1.Service

@@ -53,7 +53,8 @@ const flipGap = 250 * time.Millisecond
 // workqueue: above the 0 of what users change, so that neither waits for somebody's many new objects.
 const flipPriority = 10
 
-// maxRetry is the longest time between two tries after an error: nothing is ever given up on, and an API server that is back is used within seconds.
+// maxRetry is the longest time between two tries after an error: nothing is ever given up on, and an
+// API server that is back is used within seconds.
 const maxRetry = 5 * time.Second
 
 // CacheOptions keep out of memory what reconciling never reads: all but the metadata of other people's EndpointSlices, and of Nodes all but addresses and ranges.
@@ -88,8 +89,8 @@ func CacheOptions() cache.Options {
 // Setup makes the engines and the controller that joins them, and adds all to mgr. Engines and controller run on the leader alone.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prometheus.Registerer) error {
 	r := &Reconciler{
-		Client:   client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy),
-		Live:     mgr.GetAPIReader(),
+		Client:   timed{client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy)},
+		Live:     timedReader{mgr.GetAPIReader()},
 		Recorder: mgr.GetEventRecorder("external-backend"),
 		Metrics:  NewMetrics(metrics),
 		Options:  options,
@@ -100,6 +101,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		},
 	}
 	var flips flipQueue
+	r.flights.requeue = flips.notify
 	flips.lastWrite = func(key types.NamespacedName) time.Time {
 		if m := r.memories.peek(key); m != nil {
 			return m.lastWrite()
@@ -115,7 +117,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		Notify: flips.notify, ResolvConf: options.ResolvConf, MaxAddresses: options.MaxAddressesPerName, Registerer: metrics, Log: mgr.GetLogger().WithName("resolve"),
 	})
 	r.Prober, r.Resolver = prober, resolver
-	for _, start := range []func(context.Context) error{prober.Start, resolver.Start, sight.run} {
+	for _, start := range []func(context.Context) error{prober.Start, resolver.Start, sight.run, r.flights.wait} {
 		if err := mgr.Add(runnable(start)); err != nil {
 			return err
 		}
@@ -208,7 +210,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		}), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Func(flips.start)).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 4,
+			MaxConcurrentReconciles: workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, maxRetry),
 		}).
 		Complete(r)

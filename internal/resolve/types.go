@@ -2,11 +2,12 @@
 // resolver into an outage: what a name last said is served on while it cannot be asked (RFC 8767).
 //
 // The way of one datum: wire.go (the one file that knows a DNS library) turns bytes into an answer;
-// exchange.go carries one query to one server; lookup.go asks servers in order and follows aliases;
-// record.go keeps what is known of one name and type, shared by all owners; view.go computes from
-// records, one owner's settings and a time what that owner may publish; question.go carries that from
-// one moment to the next. engine.go owns the lock, the schedule and the workers, and records.go ties
-// questions to records.
+// exchange.go carries one query to one server; race.go asks several servers in order; outage.go
+// remembers who answers nobody; lookup.go joins these and follows aliases; record.go keeps what is
+// known of one name and type, shared by all owners; view.go computes from records, one owner's
+// settings and a time what that owner may publish; question.go carries that from one moment to the
+// next. engine.go owns the lock, the schedule and the workers, and records.go ties questions to
+// records.
 package resolve
 
 import (

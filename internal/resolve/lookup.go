@@ -107,7 +107,7 @@ func (l *lookuper) servers(up *upstream) []netip.AddrPort {
 }
 
 // askServers puts the query to the servers in the order given, but for those whose outage concerns
-// it, which come last. Servers that the list names before the winner and that were silent are checked.
+// it, which come last. Silent servers that the list has before the winner are checked.
 func (l *lookuper) askServers(ctx context.Context, deadline time.Time, up *upstream, q query) (answer, string) {
 	given := l.servers(up)
 	var first, last []netip.AddrPort

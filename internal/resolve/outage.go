@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// maxOutage bounds an outage: after it the server is tried by everybody anew, and what is remembered
-// of names that nobody wants any more goes.
+// maxOutage bounds an outage: after it every name tries the server anew, and what is remembered of
+// names that nobody wants any more goes.
 const maxOutage = time.Hour
 
 // outages remembers which servers have answered nobody for the lookup timeout. Such a server is

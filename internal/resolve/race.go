@@ -20,8 +20,8 @@ const (
 //  1. The next server is asked when one fails, or has been silent for the hedge delay.
 //  2. After the last server comes the first again, unless it has replied.
 //  3. Records win at once.
-//  4. Any other answer, such as a denial, wins as soon as each earlier server has failed or has been
-//     silent for the listen time. Later servers no longer count from then on.
+//  4. Any other answer, such as a denial, wins as soon as each earlier server has failed or has
+//     been silent for the listen time. Later servers no longer count from then on.
 type race struct {
 	servers  []contender
 	sent     int       // questions, round after round
@@ -154,8 +154,8 @@ func (r *race) silent(server netip.AddrPort) bool {
 	return slices.ContainsFunc(r.servers, func(c contender) bool { return c.AddrPort == server && c.cause == "" })
 }
 
-// contest asks the servers of a race. The goroutine that begins it asks; others are needed only where
-// a server is slow.
+// contest asks the servers of a race. The goroutine that begins it asks; others are needed only
+// where a server is slow.
 type contest struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -215,8 +215,8 @@ func (c *contest) enter() bool {
 	return !c.over
 }
 
-// next returns the server to ask now. Where there is none, it ends the contest if it is decided, and
-// else sees to it that it goes on in time.
+// next returns the server to ask now. It ends the contest where that is decided, and otherwise sets
+// the time at which to go on.
 func (c *contest) next() (server int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

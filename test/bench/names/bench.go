@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -108,8 +110,8 @@ func (b *bench) close() {
 }
 
 func (b *bench) run(ctx context.Context) error {
-	fmt.Println("| names | changes | slice writes | beyond the TTL | from the first answer | load average |")
-	fmt.Println("|---|---|---|---|---|---|")
+	fmt.Println("| names | changes | slice writes | beyond the TTL | from the first answer | the slowest | load average |")
+	fmt.Println("|---|---|---|---|---|---|---|")
 	for i, r := range rows {
 		if err := b.measure(ctx, i, r); err != nil {
 			return fmt.Errorf("%s: %w; the manager said:\n%s", r.name, err, b.manager.Tail())
@@ -130,9 +132,13 @@ func (b *bench) measure(ctx context.Context, number int, r row) error {
 	if err != nil {
 		return err
 	}
-	beyond, own, err := b.change(ctx, names, r)
+	changes, err := b.change(ctx, names, r)
 	if err != nil {
 		return err
+	}
+	var beyond, own meter.Spread
+	for _, c := range changes {
+		beyond, own = append(beyond, c.published.Sub(c.due)), append(own, c.published.Sub(c.answered))
 	}
 	writes, err := counter.Since()
 	if err != nil {
@@ -148,7 +154,8 @@ func (b *bench) measure(ctx context.Context, number int, r row) error {
 			sliceWrites++
 		}
 	}
-	fmt.Printf("| %s | %d | %d | %s | %s | %s |\n", r.name, len(own), sliceWrites, beyond, own, load)
+	fmt.Printf("| %s | %d | %d | %s | %s | %s | %s |\n",
+		r.name, len(changes), sliceWrites, beyond, own, b.slowest(changes), load)
 	return b.lab.Client.DeleteAllOf(ctx, &v1alpha1.ExternalBackend{}, client.InNamespace(namespace))
 }
 
@@ -187,58 +194,89 @@ func (b *bench) publish(ctx context.Context, number int, r row) (names []string,
 	return names, nil
 }
 
-// change lets every lane change its names, and tells for each change how long beyond the TTL, and how long from the first answer on, it took to be published.
-func (b *bench) change(ctx context.Context, names []string, r row) (beyond, own meter.Spread, err error) {
+// change is one of a record, and when each stage on its way to the slice was reached.
+type change struct {
+	due time.Time // it was made and the last answer before has expired
+	turn
+	published time.Time
+}
+
+// around is how far from a slow change others are looked for.
+const around = 250 * time.Millisecond
+
+// slowest tells of the slowest hundredth of the changes where the time went, and how much else was on the way.
+func (b *bench) slowest(changes []change) string {
+	slices.SortFunc(changes, func(x, y change) int {
+		return cmp.Compare(y.published.Sub(y.due), x.published.Sub(x.due))
+	})
+	var parts []string
+	for _, c := range changes[:(len(changes)+99)/100] {
+		from, to := c.answered.Add(-around), c.answered.Add(around)
+		beside := 0
+		for _, other := range changes {
+			if other.answered.After(from) && other.answered.Before(to) {
+				beside++
+			}
+		}
+		parts = append(parts, fmt.Sprintf("asked %s late, answered in %s, published in %s (%d questions and %d changes within %v)",
+			meter.Milliseconds(c.asked.Sub(c.due)), meter.Milliseconds(c.answered.Sub(c.asked)),
+			meter.Milliseconds(c.published.Sub(c.answered)), b.relay.askedWithin(from, to), beside, 2*around))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// change lets every lane change its names.
+func (b *bench) change(ctx context.Context, names []string, r row) (changes []change, err error) {
 	var lanes sync.WaitGroup
 	var mu sync.Mutex
 	width := len(names) / r.lanes
 	for lane := range r.lanes {
 		lanes.Go(func() {
 			for i := range r.changes {
-				late, took, e := b.changeOne(ctx, names[lane*width+i%width], r.ttl)
+				c, e := b.changeOne(ctx, names[lane*width+i%width], r.ttl)
 				mu.Lock()
 				if e != nil {
 					err = errors.Join(err, e)
 					mu.Unlock()
 					return
 				}
-				beyond, own = append(beyond, late), append(own, took)
+				changes = append(changes, c)
 				mu.Unlock()
 			}
 		})
 	}
 	lanes.Wait()
-	return beyond, own, err
+	return changes, err
 }
 
 // changeOne changes one name at a random moment.
-func (b *bench) changeOne(ctx context.Context, name string, ttl time.Duration) (beyond, own time.Duration, err error) {
+func (b *bench) changeOne(ctx context.Context, name string, ttl time.Duration) (change, error) {
 	select {
 	case <-time.After(quiet + rand.N(2*ttl)):
 	case <-ctx.Done():
-		return 0, 0, ctx.Err()
+		return change{}, ctx.Err()
 	}
 	b.mu.Lock()
-	addr, changed := b.nextLocked(), time.Now()
+	addr, made := b.nextLocked(), time.Now()
 	b.zone[name] = addr
-	err = b.writeLocked(ctx)
+	err := b.writeLocked(ctx)
 	b.mu.Unlock()
 	if err != nil {
-		return 0, 0, err
+		return change{}, err
 	}
 	published, err := b.ledger.AwaitAddress(ctx, addr)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s turns to %s: %w", name, addr, err)
+		return change{}, fmt.Errorf("%s turns to %s: %w", name, addr, err)
 	}
-	turn, ok := b.relay.turnTo(addr)
+	t, ok := b.relay.turnTo(addr)
 	if !ok {
-		return 0, 0, fmt.Errorf("%s was published and never answered for %s", addr, name)
+		return change{}, fmt.Errorf("%s was published and never answered for %s", addr, name)
 	}
-	due := turn.expired
-	if changed.After(due) {
-		due = changed
+	due := t.expired
+	if made.After(due) {
+		due = made
 	}
-	return published.Sub(due), published.Sub(turn.answered), nil
+	return change{due: due, turn: t, published: published}, nil
 }
 
 // nextLocked is an address that nothing had before.

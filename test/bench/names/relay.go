@@ -26,10 +26,17 @@ type relay struct {
 	done        sync.WaitGroup
 
 	mu    sync.Mutex
-	from  [1 << 16]net.Addr   // who asked last with an id
+	from  [1 << 16]question   // the latest with an id
+	asked []time.Time         // of all questions
 	last  map[string]answer   // by name
 	turns map[netip.Addr]turn // by the address that a name turned to
 	err   error               // the first
+}
+
+// question is who asked and when.
+type question struct {
+	from net.Addr
+	at   time.Time
 }
 
 // answer is one that left.
@@ -39,9 +46,10 @@ type answer struct {
 	ttl  time.Duration
 }
 
-// turn is a name's first answer that holds an address, and until when the last answer before it was good.
+// turn is a name's first answer that holds an address, when that was asked for, and until when the last answer before
+// it was good.
 type turn struct {
-	answered, expired time.Time
+	expired, asked, answered time.Time
 }
 
 func startRelay(m *lab.Machine) (*relay, error) {
@@ -86,7 +94,9 @@ func (r *relay) carry(socket net.PacketConn, hand func(packet []byte, from net.A
 
 func (r *relay) ask(query []byte, from net.Addr) error {
 	r.mu.Lock()
-	r.from[binary.BigEndian.Uint16(query)] = from
+	now := time.Now()
+	r.from[binary.BigEndian.Uint16(query)] = question{from, now}
+	r.asked = append(r.asked, now)
 	r.mu.Unlock()
 	_, err := r.back.WriteTo(query, r.nameserver)
 	return err
@@ -97,7 +107,7 @@ func (r *relay) answer(reply []byte, _ net.Addr) error {
 		return err
 	}
 	r.mu.Lock()
-	to := r.from[binary.BigEndian.Uint16(reply)]
+	to := r.from[binary.BigEndian.Uint16(reply)].from
 	r.mu.Unlock()
 	_, err := r.front.WriteTo(reply, to)
 	return err
@@ -118,12 +128,25 @@ func (r *relay) note(reply []byte, at time.Time) error {
 		r.mu.Lock()
 		before, known := r.last[a.Hdr.Name]
 		if known && before.addr != addr {
-			r.turns[addr] = turn{answered: at, expired: before.at.Add(before.ttl)}
+			asked := r.from[binary.BigEndian.Uint16(reply)].at
+			r.turns[addr] = turn{expired: before.at.Add(before.ttl), asked: asked, answered: at}
 		}
 		r.last[a.Hdr.Name] = now
 		r.mu.Unlock()
 	}
 	return nil
+}
+
+// askedWithin counts the questions between two times.
+func (r *relay) askedWithin(from, to time.Time) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, at := range r.asked {
+		if !at.Before(from) && at.Before(to) {
+			n++
+		}
+	}
+	return n
 }
 
 // turnTo is how a name turned to an address that no other has, once it has been answered.

@@ -360,11 +360,11 @@ func (w *sliceWriter) follow(name string) {
 	if s.DeletionTimestamp != nil {
 		return
 	}
-	standing, _ := plan.Refused(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), w.memory.named, permit(w.view), permitUnnamed(w.view))
+	held := plan.Hold(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), nil, w.memory.named, permit(w.view), permitUnnamed(w.view))
 	front := w.front(w.backend, w.memory)
 	template := w.template(w.backend, w.observation, w.memory, &front)
 	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), plan.OwnLabels(s)
-	c := plan.Slices(template, plan.Follow(standing, w.desired), []*discoveryv1.EndpointSlice{s})
+	c := plan.Slices(template, plan.Follow(held.Kept, w.desired), []*discoveryv1.EndpointSlice{s})
 	for _, s := range c.Update {
 		w.write(s)
 	}

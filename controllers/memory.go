@@ -29,6 +29,14 @@ type memory struct {
 	beside []plan.Endpoint
 	// gone tells since when the ExternalBackends that slices of ours behind the Service name are known to be gone.
 	gone map[string]time.Time
+	// valid is the last spec that could be acted on, and of which generation; nil where there was none
+	// since the process started.
+	valid           *v1alpha1.ExternalBackendSpec
+	validGeneration int64
+	// withdrawn is what policy refuses of what stood where there was no spec to act on, and the labels of
+	// its slices: it comes back when policy permits it again.
+	withdrawn       []plan.Endpoint
+	withdrawnLabels map[string]string
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState
@@ -143,6 +151,22 @@ func (m *memory) wroteStatus(status *v1alpha1.ExternalBackendStatus, version str
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.statusVersion = version
+}
+
+// inForce is b as it is to be acted on: with the spec that was valid last, where its own is not. What
+// becomes of its objects at its end is for its own to say all the same.
+func (m *memory) inForce(b *v1alpha1.ExternalBackend, valid bool) *v1alpha1.ExternalBackend {
+	switch {
+	case valid && (m.valid == nil || m.validGeneration != b.Generation):
+		spec := b.Spec // alone: b has much that nobody needs any more
+		m.valid, m.validGeneration = &spec, b.Generation
+	case !valid && m.valid != nil:
+		former := *b
+		former.Spec = *m.valid
+		former.Spec.DeletionPolicy = b.Spec.DeletionPolicy
+		return &former
+	}
+	return b
 }
 
 func (m *memory) take(name string) {

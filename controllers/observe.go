@@ -35,6 +35,10 @@ const (
 
 // observation is what the cluster says about one ExternalBackend.
 type observation struct {
+	// inForce is the ExternalBackend as it is acted on: with the spec that was valid last, where invalid
+	// says what is wrong with its own.
+	inForce *v1alpha1.ExternalBackend
+	invalid string
 	// service is the Service of that name, whoever owns it; nil where there is none.
 	service *corev1.Service
 	// lagging is the Service as it is where it can't be given the ports of spec: service has them all the same, so that slices are planned for both.
@@ -77,6 +81,9 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 		return nil, err
 	}
 	o.service = m.latestService(o.service, r.now())
+	o.invalid = plan.Validate(b, o.service)
+	b = m.inForce(b, o.invalid == "")
+	o.inForce = b
 	if o.service != nil {
 		m.notReadyToo = o.service.Spec.PublishNotReadyAddresses
 	}

@@ -125,7 +125,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			}
 		}
 		notes := outcome.notes
-		outcome = r.program(ctx, &b, o, m)
+		outcome = r.program(ctx, o.inForce, o, m)
 		outcome.notes = append(notes, outcome.notes...)
 		if !outcome.stale {
 			break
@@ -226,10 +226,10 @@ func (o *outcome) again(now time.Time, m *memory) time.Time {
 
 // program does all that spec and observation ask for, but for status.
 func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
-	out := outcome{status: plan.StatusInput{Backend: b, Service: o.service, Before: o.status, Known: m.targets, Now: r.now()}}
+	out := outcome{status: plan.StatusInput{Backend: b, Service: o.service, Before: o.status, Known: m.targets, Invalid: o.invalid, Now: r.now()}}
 	r.ownService(ctx, b, o, m, &out)
-	if out.status.Invalid = plan.Validate(b, o.service); out.status.Invalid != "" {
-		r.withdrawRefused(ctx, b, o, m, &out)
+	if o.invalid != "" && m.valid == nil { // nobody knows any more what was valid
+		r.keepPermitted(ctx, b, o, m, &out)
 		return out
 	}
 	m.refs = r.readReferences(ctx, b, m.refs)
@@ -266,7 +266,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	}
 	switch {
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName && o.service != nil && o.service.Spec.Type != corev1.ServiceTypeExternalName: // it could not be made one
-		r.withdrawRefused(ctx, b, o, m, &out)
+		r.keepPermitted(ctx, b, o, m, &out)
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
 		r.withdraw(ctx, b, o, m, &out)
 	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
@@ -292,6 +292,7 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 	r.Prober.Forget(key)
 	r.Resolver.Forget(key)
 	m.tier, m.plan, m.verdicts, m.endpoints, m.started = nil, plan.Recall{}, verdicts{}, nil, false
+	m.withdrawn = nil
 	m.setDial(nil)
 }
 
@@ -321,23 +322,27 @@ func (r *Reconciler) nothing(b *v1alpha1.ExternalBackend, o *observation, out *o
 	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
 }
 
-// withdrawRefused takes back what policy has come to refuse of what stands, where the spec can't be acted on; all else stays as it is, but for owners.
-func (r *Reconciler) withdrawRefused(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
-	if o.service == nil {
+// keepPermitted keeps what stands where there is no spec to act on, as far as policy permits it: what
+// policy comes to refuse goes, and comes back when policy permits it again.
+func (r *Reconciler) keepPermitted(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+	if o.service == nil || len(o.slices)+len(m.withdrawn) == 0 {
 		return
 	}
-	kept, refused := plan.Refused(b, plan.Published(o.slices).Endpoints(), m.named, permit(o.view), permitUnnamed(o.view))
-	if refused == "" && plan.BelongTo(o.slices, plan.SliceOwner(b, o.service)) {
-		return
+	if len(o.slices) > 0 {
+		m.withdrawnLabels = plan.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
 	}
-	front := o.front(b, m)
-	template := r.template(b, o, m, &front)
-	template.Labels = plan.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
-	o.desired = kept
-	r.applySlices(ctx, b, o, m, plan.Slices(template, kept, o.slices), out)
-	if refused != "" {
-		out.status.Withdrawn, out.status.Left = refused, kept
+	held := plan.Hold(b, plan.Published(o.slices).Endpoints(), m.withdrawn, m.named, permit(o.view), permitUnnamed(o.view))
+	former := m.withdrawn
+	m.withdrawn, o.desired = held.Refused, held.Kept
+	if held.Changed || !plan.BelongTo(o.slices, plan.SliceOwner(b, o.service)) {
+		front := o.front(b, m)
+		template := r.template(b, o, m, &front)
+		template.Labels = m.withdrawnLabels
+		if !r.applySlices(ctx, b, o, m, plan.Slices(template, held.Kept, o.slices), out) {
+			m.withdrawn = append(former, held.Refused...) // what was to come back may not have
+		}
 	}
+	out.status.Held = &held
 }
 
 // publishPassthrough programs the slice that holds the target's name itself.
@@ -424,7 +429,7 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Younger: o.younger, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, r.template(b, o, m, &front))
 	r.probe(b, &candidates, m)
-	m.started, m.beside, m.named = true, o.beside, candidates.Named(m.named)
+	m.started, m.beside, m.named, m.withdrawn = true, o.beside, candidates.Named(m.named), nil
 
 	publication := plan.Publish(plan.PublishInput{
 		Backend: b, Published: published, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),

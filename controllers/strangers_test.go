@@ -19,6 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
@@ -173,7 +176,7 @@ func TestRefusalIsTriedAgain(t *testing.T) {
 // TestRefusedWhileInvalid: a spec that can't be acted on keeps what it had, but for what policy refuses.
 func TestRefusedWhileInvalid(t *testing.T) {
 	w := literalWorld(t)
-	w.spec(strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}", "{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}", 1))
+	w.spec(unknownPort)
 	w.settle()
 	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
 	if n := len(w.endpoints()); n != 2 {
@@ -191,6 +194,107 @@ func TestRefusedWhileInvalid(t *testing.T) {
 	}
 	if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "1/1" {
 		t.Errorf("readyOfTotal %s", got)
+	}
+}
+
+// unknownPort is literalSpec with something that the schema can't refuse.
+var unknownPort = strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}", "{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}", 1)
+
+// TestLastValidSpecHolds: as long as a spec can't be acted on, the one before it is in force: health,
+// names and policy go on, and nothing of the invalid one holds.
+func TestLastValidSpecHolds(t *testing.T) {
+	w := newWorld(t)
+	resolves(1, 3)(w)
+	verdict(probe.Healthy, 1, 9)(w)
+	w.spec(poolSpec)
+	w.settle()
+	w.spec(strings.Replace(unknownPort, "tcpSocket: {}", "tcpSocket: {}, mode: Observe", 1))
+	w.settle()
+	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	w.expect(v1alpha1.ConditionReady, "False InvalidSpec")
+	w.expectReady("http", "203.0.113.1", "203.0.113.2")
+
+	resolves(2, 5)(w)
+	verdict(probe.Unhealthy, 3, 4)(w)
+	w.settle()
+	w.expectReady("http", "203.0.113.2", "203.0.113.4")
+	w.expect(v1alpha1.ConditionHealthy, "False SomeUnhealthy: 2 of 3")
+	b := w.backend()
+	if s := b.Status; len(s.Targets) != 1 || s.Targets[0].Name != "pool" || s.Targets[0].State != v1alpha1.TargetStateUnhealthy || s.ObservedGeneration != b.Generation {
+		t.Errorf("status: %+v", s)
+	}
+	if len(w.prober.order) != 3 {
+		t.Errorf("probed: %v", w.prober.order)
+	}
+
+	w.spec(`{targets: [{name: a, address: 203.0.113.1, hostname: "", ports: null}], healthCheck: {mode: Enforce}}`)
+	w.settle()
+	w.expect(v1alpha1.ConditionReady, "True")
+	w.expectReady("http", "203.0.113.1")
+}
+
+// TestPermittedAgainWhileInvalid: what policy withdraws while the spec is invalid comes back when
+// policy allows it again, and status tells both, whether or not the manager knows what was valid.
+func TestPermittedAgainWhileInvalid(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		for _, refused := range [][]string{{"203.0.113.1"}, {"203.0.113.1", "203.0.113.2"}} {
+			t.Run(fmt.Sprintf("restart %t, refused %s", restart, refused), func(t *testing.T) {
+				w := newWorld(t)
+				verdict(probe.Healthy, 1, 3)(w)
+				w.spec(`{service: {labels: {team: shop}}, ` + literalSpec[1:])
+				w.settle()
+				healthy := w.backend().Status.Targets
+				w.spec(`{service: {labels: {"example.com/": x}}}`)
+				w.settle()
+				if restart {
+					w.restart()
+					w.settle()
+				}
+				w.reconciler.policies.declared = nil
+				for _, a := range refused {
+					w.reconciler.policies.declared = append(w.reconciler.policies.declared, netip.MustParsePrefix(a+"/32"))
+				}
+				w.reconciler.policies.changed()
+				w.settle()
+				w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "a" (`)
+				if n := len(w.endpoints()); n != 2-len(refused) {
+					t.Errorf("%d endpoints", n)
+				}
+				for i, target := range w.backend().Status.Targets {
+					if denied := target.State == v1alpha1.TargetStateDenied && target.Reason == v1alpha1.ReasonTargetDenied && target.Addresses == nil; denied != (i < len(refused)) {
+						t.Errorf("target %+v", target)
+					}
+				}
+
+				w.reconciler.policies.declared = nil
+				w.reconciler.policies.changed()
+				w.refuse = func(o client.Object) error {
+					if _, ok := o.(*discoveryv1.EndpointSlice); ok {
+						return apierrors.NewTooManyRequests("slow down", 1)
+					}
+					return nil
+				}
+				if _, err := w.reconcile(); err == nil {
+					t.Error("it is not tried again")
+				}
+				w.refuse = nothing
+				w.settle()
+				w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+				w.expect(v1alpha1.ConditionPermitted, "True Permitted")
+				w.expectReady("http", "203.0.113.1", "203.0.113.2")
+				if diff := cmp.Diff(healthy, w.backend().Status.Targets, cmpopts.IgnoreTypes(&metav1.Time{})); diff != "" {
+					t.Errorf("targets (-before +after):\n%s", diff)
+				}
+				if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "2/2" {
+					t.Errorf("readyOfTotal %s", got)
+				}
+				for _, o := range w.objects() {
+					if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels["team"] != "shop" {
+						t.Errorf("labels %v", s.Labels)
+					}
+				}
+			})
+		}
 	}
 }
 

@@ -470,31 +470,6 @@ func (f *finder) leave() {
 	}
 }
 
-// Refused parts what stands into what may stay and what policy refuses by now, which it names by targets, each once; "" where that is nothing. It is for a spec that can't be
-// acted on, of which it believes the names of targets alone, and these only where no plan has been made before. Of an address whose name nobody knows any more it is asked
-// unnamed, which refuses what no name could allow.
-func Refused(b *v1alpha1.ExternalBackend, published []Endpoint, named []Named, permit Permit, unnamed func(netip.Addr, []Port) Refusal) (kept []Endpoint, refused string) {
-	leaving := newLeavers(b, nil, named)
-	var list targetList
-	told := map[string]bool{}
-	for i := range published {
-		e := &published[i]
-		var r Refusal
-		if name, known := leaving.name(b, e); known {
-			r = permit(name, e.Addr, e.Ports)
-		} else {
-			r = unnamed(e.Addr, e.Ports)
-		}
-		if !r.Denied || r.KeepPublished {
-			kept = append(kept, *e)
-		} else if !told[e.Target] {
-			told[e.Target] = true
-			list.add(e.Target, r.Kind)
-		}
-	}
-	return kept, list.String()
-}
-
 // leavers is by what endpoints that are leaving are known: targets, as indexes in spec.targets, by their names, probes, and the names that led to addresses; nil where nothing is
 // remembered.
 type leavers struct {

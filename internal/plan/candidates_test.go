@@ -2,7 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,8 +209,20 @@ func TestRefusedNames(t *testing.T) {
 		{"with another hostname, after a restart", []v1alpha1.Target{elsewhere, srvTarget}, nil, all[2:]},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			kept, _ := Refused(drained(nil, tt.targets...).Backend, endpoints, tt.named, partners, never)
-			expect(t, kept, tt.want...)
+			b := drained(nil, tt.targets...).Backend
+			held := Hold(b, endpoints, nil, tt.named, partners, never)
+			expect(t, held.Kept, tt.want...)
+			if n := len(held.Kept) + len(held.Refused); n != len(endpoints) || held.Changed != (len(held.Refused) > 0) {
+				t.Errorf("%+v", held)
+			}
+			if again := Hold(b, held.Kept, held.Refused, tt.named, partners, never); again.Changed || len(again.Refused) != len(held.Refused) || !maps.Equal(again.Why, held.Why) {
+				t.Errorf("first %+v, then %+v", held, again)
+			}
+			all := func(string, netip.Addr, []Port) Refusal { return Refusal{} }
+			back := Hold(b, held.Kept, slices.Concat(held.Refused, held.Refused, held.Kept), tt.named, all, func(netip.Addr, []Port) Refusal { return Refusal{} })
+			if len(back.Kept) != len(endpoints) || len(back.Why) > 0 || back.Changed != held.Changed {
+				t.Errorf("when all is permitted again: %+v", back)
+			}
 		})
 	}
 }

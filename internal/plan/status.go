@@ -29,9 +29,8 @@ type StatusInput struct {
 	Nameserver, NameserverAudited string
 	// Programmed is v1alpha1.ReasonProgrammed or why it is not so, in ProgrammedMessage for people.
 	Programmed, ProgrammedMessage string
-	// Withdrawn names the targets that policy refuses of those that stood when the spec could not be acted on, Left is what still stands; "" where none is refused.
-	Withdrawn string
-	Left      []Endpoint
+	// Held is what stands where there is no spec to act on; nil where there is one.
+	Held *Held
 	// Candidates and Publication are nil where none could be planned.
 	Candidates  *Candidates
 	Publication *Publication
@@ -88,8 +87,8 @@ func Status(in StatusInput) StatusReport {
 		w.resolved()
 		w.healthy()
 	}
-	if in.Withdrawn != "" {
-		w.withdrawn()
+	if in.Held != nil {
+		w.held()
 	}
 	w.accepted()
 	w.resolvedRefs()

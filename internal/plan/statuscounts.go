@@ -3,8 +3,6 @@ package plan
 import (
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
@@ -42,19 +40,6 @@ func count(yes bool) int {
 		return 1
 	}
 	return 0
-}
-
-// withdrawn tells what has been taken back of a spec that can't be acted on.
-func (w *statusWriter) withdrawn() {
-	c := v1alpha1.EndpointCounts{Total: int32(len(w.Left))}
-	for i := range w.Left {
-		c.Ready += int32(count(w.Left[i].Ready))
-		c.Healthy += int32(count(w.Left[i].Serving))
-		c.Unhealthy += int32(count(!w.Left[i].Serving))
-	}
-	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
-	w.out.Endpoints = &c
-	w.set(v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied, sentence("Refused by policy: %s.", w.Withdrawn))
 }
 
 // EndpointStates are the states that published endpoints are counted by.

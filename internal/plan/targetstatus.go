@@ -81,6 +81,12 @@ func (w *statusWriter) targets() {
 	}
 	w.cause = w.sharedCause(all, sums)
 	w.transitions(all)
+	w.listWorst(all)
+	w.addresses()
+}
+
+// listWorst lists the worst of all targets.
+func (w *statusWriter) listWorst(all []v1alpha1.TargetStatus) {
 	slices.SortStableFunc(all, func(a, b v1alpha1.TargetStatus) int {
 		return cmp.Or(
 			cmp.Compare(slices.Index(stateSeverity, a.State), slices.Index(stateSeverity, b.State)),
@@ -90,7 +96,6 @@ func (w *statusWriter) targets() {
 	})
 	kept := min(len(all), v1alpha1.MaxStatusTargets)
 	w.out.Targets, w.out.OmittedTargets = all[:kept:kept], int32(len(all)-kept)
-	w.addresses()
 }
 
 // transitions tells since when each target has been in its state. What was known of it before is in Known,

@@ -103,7 +103,7 @@ var healthy = State{Verdict: Healthy, Probed: true}
 func unhealthy(reason string) State { return State{Verdict: Unhealthy, Reason: reason, Probed: true} }
 
 // serve answers each connection to a listener with handle, until the test ends.
-func serve(t *testing.T, listener net.Listener, handle func(net.Conn)) net.Addr {
+func serve(t testing.TB, listener net.Listener, handle func(net.Conn)) net.Addr {
 	t.Helper()
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -135,7 +135,7 @@ func serve(t *testing.T, listener net.Listener, handle func(net.Conn)) net.Addr 
 	return listener.Addr()
 }
 
-func listen(t *testing.T, address string) net.Listener {
+func listen(t testing.TB, address string) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -144,7 +144,7 @@ func listen(t *testing.T, address string) net.Listener {
 	return listener
 }
 
-func local(t *testing.T) net.Listener { return listen(t, "127.0.0.1:0") }
+func local(t testing.TB) net.Listener { return listen(t, "127.0.0.1:0") }
 
 // hang keeps a connection open and silent until the peer closes it.
 func hang(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
@@ -349,7 +349,7 @@ type certificates struct {
 	key      *ecdsa.PrivateKey
 }
 
-func newCertificates(t *testing.T) *certificates {
+func newCertificates(t testing.TB) *certificates {
 	t.Helper()
 	c := &certificates{template: x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a root"}, IsCA: true, BasicConstraintsValid: true,
@@ -367,7 +367,7 @@ func (c *certificates) pool() *x509.CertPool {
 }
 
 // leaf signs a certificate for a name or an address.
-func (c *certificates) leaf(t *testing.T, host string, notAfter time.Time) tls.Certificate {
+func (c *certificates) leaf(t testing.TB, host string, notAfter time.Time) tls.Certificate {
 	t.Helper()
 	template := x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: host},
@@ -382,7 +382,7 @@ func (c *certificates) leaf(t *testing.T, host string, notAfter time.Time) tls.C
 	return c.sign(t, template)
 }
 
-func (c *certificates) sign(t *testing.T, template x509.Certificate) tls.Certificate {
+func (c *certificates) sign(t testing.TB, template x509.Certificate) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

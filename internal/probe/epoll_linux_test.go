@@ -70,13 +70,13 @@ func first(n int, probes <-chan int) []int {
 
 // prober starts probes of one target over a network of its own, at times that the test chooses.
 type prober struct {
-	t       *testing.T
+	t       testing.TB
 	network network
 	handler *handler
 	target  target
 }
 
-func newProber(t *testing.T, check Check, endpoint Endpoint) *prober {
+func newProber(t testing.TB, check Check, endpoint Endpoint) *prober {
 	t.Helper()
 	network, err := newNetwork(10, logr.Discard())
 	if err != nil {
@@ -716,4 +716,58 @@ func (l *countingListener) Accept() (net.Conn, error) {
 		l.n.Add(1)
 	}
 	return c, err
+}
+
+// BenchmarkProbe measures the CPU time of a probe, of this process and so of both ends: over a kept
+// connection; over a new one that replaces it, as every probe is with a period of 10 s or more; and
+// over a new one where none is kept.
+func BenchmarkProbe(b *testing.B) {
+	root := newCertificates(b)
+	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(b, "127.0.0.1", time.Now().Add(time.Hour))}}
+	for _, protocol := range []string{"HTTP", "HTTPS"} {
+		for name, probes := range map[string]struct{ age, keep bool }{"kept": {false, true}, "replaced": {true, true}, "new": {true, false}} {
+			b.Run(protocol+"/"+name, func(b *testing.B) {
+				check, listener := Check{HTTP: &HTTPGet{}}, local(b)
+				if protocol == "HTTPS" {
+					check.TLS, listener = &TLS{RootCAs: root.pool()}, tls.NewListener(listener, config)
+				}
+				p := newProber(b, check, at(serve(b, listener, answersRequests)))
+				var now instant
+				before := cpuTime(b)
+				for b.Loop() {
+					if probes.age {
+						now += maxReuse
+					}
+					if o := p.probe(now, now); o.result != success {
+						b.Fatal(o)
+					}
+					if !probes.keep {
+						p.network.drop(&p.target)
+					}
+				}
+				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+			})
+		}
+	}
+}
+
+// answersRequests answers each request of a connection.
+func answersRequests(c net.Conn) {
+	for in := make([]byte, 1<<10); ; {
+		if _, err := c.Read(in); err != nil {
+			return
+		}
+		if _, err := io.WriteString(c, okResponse); err != nil {
+			return
+		}
+	}
+}
+
+// cpuTime is the CPU time that this process has used.
+func cpuTime(b *testing.B) time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

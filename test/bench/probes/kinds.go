@@ -50,6 +50,9 @@ type kind struct {
 const (
 	often  = 100 * time.Millisecond
 	seldom = time.Second // where each check is a handshake of TLS: more often, the machine is too small for both ends
+
+	// The default of periodSeconds, after which no connection is used again: it is kept to tell of a death.
+	byDefault = 10 * time.Second
 )
 
 // kinds are what is measured. A goal is how many times the CPU time of HAProxy's check ours may be; 0: none is set. HTTPS is kept alive at two rates: at
@@ -63,7 +66,23 @@ var kinds = []kind{
 	{name: "HTTPS, kept alive", port: portHTTPS, period: seldom, http: true, tls: true, keep: true, like: "HTTPS, full handshake"},
 	{name: "HTTPS, kept alive, often", port: portHTTPS, period: often, http: true, tls: true, keep: true, like: "HTTPS, full handshake", goal: 0.125},
 	{name: "gRPC, kept alive (HAProxy: new connection)", port: portGRPC, period: often, grpc: true, keep: true},
+	{name: "HTTP, new connection, by default", port: portHTTP, period: byDefault, http: true},
+	{name: "HTTP, kept alive, by default", port: portHTTP, period: byDefault, http: true, keep: true, like: "HTTP, new connection, by default"},
+	{name: "HTTPS, full handshake, by default", port: portFull, period: byDefault, http: true, tls: true},
+	{name: "HTTPS, kept alive, by default", port: portHTTPS, period: byDefault, http: true, tls: true, keep: true, like: "HTTPS, full handshake, by default"},
+	{name: "gRPC, kept alive, by default (HAProxy: new connection)", port: portGRPC, period: byDefault, grpc: true, keep: true},
 }
+
+// count is how many targets are checked: as many checks a second by default as with TLS.
+func (k kind) count() int {
+	if k.period == byDefault {
+		return 10 * checked
+	}
+	return checked
+}
+
+// warmUp is the time in which a prober starts, and every target is checked once at least.
+func (k kind) warmUp() time.Duration { return k.period + 2*time.Second }
 
 // haproxy tells whether HAProxy has such a check.
 func (k kind) haproxy() bool { return !k.keep || k.grpc }
@@ -71,7 +90,7 @@ func (k kind) haproxy() bool { return !k.keep || k.grpc }
 // check is the kind in the engine's words.
 func (k kind) check(ca string) (*probe.Check, error) {
 	// With a shorter confirm interval the first handshakes, which are slow together, would be begun several times over.
-	c := &probe.Check{Period: k.period, Confirm: time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
+	c := &probe.Check{Period: k.period, Confirm: max(k.period, time.Second), Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
 	switch {
 	case k.grpc:
 		c.GRPC = &probe.GRPC{}

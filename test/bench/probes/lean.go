@@ -16,10 +16,11 @@ import (
 	"github.com/external-backend/operator/test/bench/meter"
 )
 
-// leanTick and leanUses are the engine's: what is due within a tick begins together, and a kept connection serves ten checks.
+// leanTick and leanReuse are the engine's: what is due within a tick begins together, and a kept
+// connection carries checks for ten seconds.
 const (
-	leanTick = 5 * time.Millisecond
-	leanUses = 10
+	leanTick  = 5 * time.Millisecond
+	leanReuse = 10 * time.Second
 )
 
 // beLean checks the targets of one group as cheaply as Go can: no verdicts, no timeouts, no bounds. It does not look whether an answer is right, only
@@ -43,11 +44,12 @@ func beLean(text string) error {
 
 // leanTarget is one target of a loop.
 type leanTarget struct {
-	addr netip.AddrPort
-	due  time.Duration
-	fd   int // -1: none is open
-	uses uint32
-	sent bool
+	addr    netip.AddrPort
+	due     time.Duration
+	fd      int // -1: none is open
+	dialled time.Duration
+	uses    uint32
+	sent    bool
 }
 
 // leanPlain is one loop over one epoll instance.
@@ -68,7 +70,7 @@ func leanPlain(g group, stop *atomic.Bool) error {
 		for ; targets[next].due <= now; next = (next + 1) % len(targets) {
 			t := &targets[next]
 			t.due += k.period
-			if err := t.begin(k, epoll, next); err != nil {
+			if err := t.begin(k, epoll, next, now); err != nil {
 				return err
 			}
 		}
@@ -83,18 +85,24 @@ func leanPlain(g group, stop *atomic.Bool) error {
 	return nil
 }
 
-func (t *leanTarget) begin(k kind, epoll, index int) error {
-	if t.fd >= 0 {
-		if !t.sent && t.uses > 0 && t.send(k) != nil {
+func (t *leanTarget) begin(k kind, epoll, index int, now time.Duration) error {
+	switch {
+	case t.fd < 0:
+	case t.sent || t.uses == 0:
+		return nil // it is being connected, or has no answer yet
+	case now-t.dialled < leanReuse:
+		if t.send(k) != nil {
 			t.close()
 		}
-		return nil // it is being connected, or has no answer yet
+		return nil
+	default:
+		t.close()
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	t.fd, t.uses = fd, 0
+	t.fd, t.uses, t.dialled = fd, 0, now
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(t.addr.Port()), Addr: t.addr.Addr().As4()}); err != nil && err != unix.EINPROGRESS {
 		t.close()
 		return nil
@@ -118,7 +126,7 @@ func (t *leanTarget) happened(k kind, events uint32, in []byte) {
 		if err != nil || n > 0 && !answerEnds(k, in[:n]) {
 			return
 		}
-		if t.sent = false; n == 0 || !k.keep || t.uses == leanUses {
+		if t.sent = false; n == 0 || !k.keep {
 			t.close()
 		}
 	}
@@ -127,7 +135,7 @@ func (t *leanTarget) happened(k kind, events uint32, in []byte) {
 func (t *leanTarget) send(k kind) error {
 	request := leanRequest(k)
 	if k.grpc {
-		request = leanCalls[t.uses]
+		request = leanCalls[min(int(t.uses), len(leanCalls)-1)]
 	}
 	t.uses++
 	t.sent = true
@@ -145,7 +153,7 @@ func (t *leanTarget) close() {
 var (
 	leanKept  = []byte("GET / HTTP/1.1\r\nHost: " + serverName + "\r\n\r\n")
 	leanOne   = []byte("GET / HTTP/1.1\r\nHost: " + serverName + "\r\nConnection: close\r\n\r\n")
-	leanCalls = func() (calls [leanUses][]byte) {
+	leanCalls = func() (calls [leanReuse/often + 1][]byte) {
 		for i := range calls {
 			calls[i] = grpcCall(uint32(2*i + 1))
 		}
@@ -218,7 +226,7 @@ func leanTLSTarget(k kind, addr netip.Addr, config *tls.Config, index int, stop 
 		if _, err := c.Read(in); err != nil {
 			return err
 		}
-		if !k.keep || n%leanUses == 0 {
+		if !k.keep || n%int(leanReuse/k.period) == 0 {
 			_ = c.NetConn().Close()
 			c = nil
 		}

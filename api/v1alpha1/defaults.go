@@ -25,6 +25,11 @@ func (b *ExternalBackend) EffectiveServiceName() string {
 // EffectiveDrain is drainSeconds.
 func (s *ExternalBackendSpec) EffectiveDrain() time.Duration { return seconds(s.DrainSeconds, 0) }
 
+// EffectiveDeletionPolicy is deletionPolicy.
+func (s *ExternalBackendSpec) EffectiveDeletionPolicy() DeletionPolicy {
+	return cmp.Or(s.DeletionPolicy, DeletionPolicyDelete)
+}
+
 // EffectiveType is type.
 func (s *Service) EffectiveType() ServiceType {
 	if s == nil {

@@ -58,9 +58,9 @@ type ExternalBackendList struct {
 // +kubebuilder:validation:XValidation:rule=`self.?dns.resolution.orValue('Resolve') != 'Passthrough' || has(self.serviceRef) || self.?service.type.orValue('ClusterIP') == 'Headless'`,message="Passthrough wants a Headless Service",fieldPath=".dns.resolution"
 // +kubebuilder:validation:XValidation:rule=`self.?dns.resolution.orValue('Resolve') != 'Passthrough' || (has(self.targets) && self.targets.size() == 1 && has(self.targets[0].hostname))`,message="dns.resolution Passthrough wants exactly one target, a hostname",fieldPath=".targets"
 // +kubebuilder:validation:XValidation:rule=`!('Local' in [self.?service.?internalTrafficPolicy.orValue('Cluster'), self.?service.?externalTrafficPolicy.orValue('Cluster')]) || !has(self.targets) || self.targets.all(t, has(t.nodeName))`,message="traffic policy Local wants nodeName on every target",fieldPath=".targets"
-// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?httpGet.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.?name.orValue(”) == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.httpGet.port"
-// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?tcpSocket.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.?name.orValue(”) == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.tcpSocket.port"
-// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?grpc.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, p.?name.orValue(”) == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.grpc.port"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?httpGet.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, has(p.name) && p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.httpGet.port"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?tcpSocket.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, has(p.name) && p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.tcpSocket.port"
+// +kubebuilder:validation:XValidation:rule=`[self.?healthCheck.?grpc.?port.orValue(0)].all(port, type(port) == int || self.ports.exists(p, has(p.name) && p.name == port))`,message="must be a number or the name of a port in spec.ports",fieldPath=".healthCheck.grpc.port"
 // +kubebuilder:validation:XValidation:rule=`!has(self.healthCheck) || self.healthCheck.?httpGet.?port.hasValue() || self.healthCheck.?tcpSocket.?port.hasValue() || self.healthCheck.?grpc.?port.hasValue() || self.ports.exists(p, p.?protocol.orValue('TCP') == 'TCP')`,message="the check needs a port, as no port of spec.ports is TCP",fieldPath=".healthCheck"
 type ExternalBackendSpec struct {
 	// service describes the Service that is created, or adopted. At most one of
@@ -79,10 +79,10 @@ type ExternalBackendSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
-	// +kubebuilder:validation:XValidation:rule=`self.size() == 1 || self.all(p, p.?name.orValue('') != '')`,message="a port needs a name where it is not the only one"
-	// +kubebuilder:validation:XValidation:rule=`self.all(p, self.exists_one(q, q.?name.orValue('') == p.?name.orValue('')))`,message="no two ports may have the same name"
-	// +kubebuilder:validation:XValidation:rule=`self.all(p, self.exists_one(q, q.port == p.port && q.?protocol.orValue('TCP') == p.?protocol.orValue('TCP')))`,message="no two ports may have the same port and protocol"
-	// +kubebuilder:validation:XValidation:rule=`self.all(p, !has(p.nodePort) || self.exists_one(q, has(q.nodePort) && q.nodePort == p.nodePort && q.?protocol.orValue('TCP') == p.?protocol.orValue('TCP')))`,message="no two ports may have the same nodePort and protocol"
+	// +kubebuilder:validation:XValidation:rule=`self.size() == 1 || self.all(p, has(p.name) && p.name.size() > 0)`,message="a port needs a name where it is not the only one"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, !has(p.name) || self.exists_one(q, has(q.name) && q.name == p.name))`,message="no two ports may have the same name"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, self.exists_one(q, q.port == p.port && (has(q.protocol) ? q.protocol : 'TCP') == (has(p.protocol) ? p.protocol : 'TCP')))`,message="no two ports may have the same port and protocol"
+	// +kubebuilder:validation:XValidation:rule=`self.all(p, !has(p.nodePort) || self.exists_one(q, has(q.nodePort) && q.nodePort == p.nodePort && (has(q.protocol) ? q.protocol : 'TCP') == (has(p.protocol) ? p.protocol : 'TCP')))`,message="no two ports may have the same nodePort and protocol"
 	Ports []Port `json:"ports"`
 
 	// deletionPolicy says what becomes of the Service and its EndpointSlices when
@@ -482,7 +482,7 @@ type DNS struct {
 	Resolution DNSResolution `json:"resolution,omitempty"`
 
 	// nameservers are asked instead of those of the manager's resolv.conf: "IP",
-	// "IPv4:port" or "[IPv6]:port", port 53 by default and 853 with transport TLS.
+	// "IPv4:port" or "[IPv6]:port", 53 by default and 853 with transport TLS.
 	// At most 8, no loopback ones.
 	// +optional
 	// +listType=atomic

@@ -33,12 +33,12 @@ var (
 
 // Retains reports whether the Service and its slices outlive b.
 func Retains(b *v1alpha1.ExternalBackend) bool {
-	return b.Spec.DeletionPolicy == v1alpha1.DeletionPolicyRetain
+	return b.Spec.EffectiveDeletionPolicy() == v1alpha1.DeletionPolicyRetain
 }
 
 // knownPolicy reports whether b's deletionPolicy is one that this version can act on.
 func knownPolicy(b *v1alpha1.ExternalBackend) bool {
-	return slices.Contains([]v1alpha1.DeletionPolicy{"", v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain}, b.Spec.DeletionPolicy)
+	return slices.Contains([]v1alpha1.DeletionPolicy{v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain}, b.Spec.EffectiveDeletionPolicy())
 }
 
 // SliceOwner returns the owner reference that b's slices carry; nil where there is no telling, and

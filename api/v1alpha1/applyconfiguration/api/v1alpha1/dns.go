@@ -32,7 +32,7 @@ type DNSApplyConfiguration struct {
 	// addressType FQDN, only for Headless Services with one target, a hostname.
 	Resolution *apiv1alpha1.DNSResolution `json:"resolution,omitempty"`
 	// nameservers are asked instead of those of the manager's resolv.conf: "IP",
-	// "IPv4:port" or "[IPv6]:port", port 53 by default and 853 with transport TLS.
+	// "IPv4:port" or "[IPv6]:port", 53 by default and 853 with transport TLS.
 	// At most 8, no loopback ones.
 	Nameservers []string `json:"nameservers,omitempty"`
 	// transport is UDP (default; TCP on truncation), TCP or TLS.

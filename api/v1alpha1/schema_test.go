@@ -1,0 +1,325 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	schemacel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
+	"k8s.io/apimachinery/pkg/util/sets"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	apiservercel "k8s.io/apiserver/pkg/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"sigs.k8s.io/yaml"
+)
+
+// crds are the schemas of all kinds, by the plural.
+func crds(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
+	t.Helper()
+	out := map[string]*apiextensionsv1.JSONSchemaProps{}
+	const dir = "../../config/crd/bases/"
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(dir + f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+		out[crd.Spec.Names.Plural] = crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+	}
+	return out
+}
+
+// walk visits a schema and all below it. required tells whether the object around it wants it.
+func walk(s *apiextensionsv1.JSONSchemaProps, path string, required bool, visit func(path string, s *apiextensionsv1.JSONSchemaProps, required bool)) {
+	visit(path, s, required)
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		property := s.Properties[name]
+		walk(&property, strings.TrimPrefix(path+"."+name, "."), slices.Contains(s.Required, name), visit)
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		walk(s.Items.Schema, path+"[]", true, visit)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		walk(s.AdditionalProperties.Schema, path+"{}", true, visit)
+	}
+}
+
+// A default in the schema would be written into what users have applied, and could never change.
+func TestSchemaHasNoDefaultButOne(t *testing.T) {
+	var found []string
+	for kind, s := range crds(t) {
+		walk(s, "", true, func(path string, s *apiextensionsv1.JSONSchemaProps, _ bool) {
+			if s.Default != nil {
+				found = append(found, fmt.Sprintf("%s %s: %s", kind, path, s.Default.Raw))
+			}
+		})
+	}
+	if want := []string{`externalbackends status: {"observedGeneration":-1}`}; !slices.Equal(found, want) {
+		t.Errorf("defaults %q, want %q", found, want)
+	}
+}
+
+// What is absent is left out: no optional field of a spec has a second spelling for that.
+func TestAbsentHasOneSpelling(t *testing.T) {
+	mayBeEmpty := []string{
+		"externalbackends spec.ports[].name",                                    // as in ServiceSpec
+		"externalbackends spec.healthCheck.tls.caCertificateRefs[].group",       // the core group is ""
+		"externalbackends spec.dns.tls.caCertificateRefs[].group",               // the core group is ""
+		"externalbackendpolicies spec.namespaceSelector.matchExpressions[].key", // upstream's
+	}
+	for kind, s := range crds(t) {
+		walk(s, "", true, func(path string, s *apiextensionsv1.JSONSchemaProps, required bool) {
+			name := kind + " " + path
+			if !strings.HasPrefix(path, "spec.") || required || slices.Contains(mayBeEmpty, name) {
+				return
+			}
+			if s.Type == "string" && len(s.Enum) == 0 && (s.MinLength == nil || *s.MinLength == 0) {
+				t.Errorf("%s may be empty", name)
+			}
+			if slices.ContainsFunc(s.Enum, func(v apiextensionsv1.JSON) bool { return string(v.Raw) == `""` }) {
+				t.Errorf("%s may be empty", name)
+			}
+			if s.Type == "integer" && s.Minimum == nil {
+				t.Errorf("%s has no minimum", name)
+			}
+		})
+	}
+}
+
+// A zero is either refused or means zero: then the field is a pointer, so that it can be written.
+func TestZeroMeansZero(t *testing.T) {
+	zeroes := []string{
+		"spec.drainSeconds", "spec.targets[].tier", "spec.dns.staleSeconds", "spec.dns.removalDelaySeconds",
+		"spec.failover.failbackDelaySeconds", "spec.failover.pinnedTier",
+	}
+	var found []string
+	for _, s := range crds(t) {
+		walk(s, "", true, func(path string, s *apiextensionsv1.JSONSchemaProps, required bool) {
+			if s.Type == "integer" && strings.HasPrefix(path, "spec.") && !required && *s.Minimum <= 0 {
+				found = append(found, path)
+			}
+		})
+	}
+	if !sets.New(found...).Equal(sets.New(zeroes...)) {
+		t.Errorf("0 is allowed in %v, want %v", found, zeroes)
+	}
+	zero := int32(0)
+	var b ExternalBackendSpec
+	b.DrainSeconds, b.Targets = &zero, []Target{{Tier: &zero}}
+	b.DNS = &DNS{StaleSeconds: &zero, RemovalDelaySeconds: &zero}
+	b.Failover = &Failover{FailbackDelaySeconds: &zero, PinnedTier: &zero}
+	text, err := yaml.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), ": 0\n"); n != len(zeroes) {
+		t.Errorf("%d zeroes are written, want %d:\n%s", n, len(zeroes), text)
+	}
+}
+
+// A later version may add a word to status without breaking this one's clients.
+func TestStatusIsOpen(t *testing.T) {
+	for kind, s := range crds(t) {
+		walk(s, "", true, func(path string, s *apiextensionsv1.JSONSchemaProps, _ bool) {
+			if strings.HasPrefix(path, "status.") && !strings.HasPrefix(path, "status.conditions[]") && len(s.Enum) > 0 {
+				t.Errorf("%s %s has an enum", kind, path)
+			}
+		})
+	}
+}
+
+// defaults are what each function of defaults.go says of an absent field, as the field texts say it.
+func defaults() map[string]string {
+	second := func(d time.Duration) string { return fmt.Sprint(int(d.Seconds())) }
+	var (
+		service *Service
+		d       *DNS
+		f       *Failover
+		h       HealthCheck
+		tls     *TLS
+	)
+	backend := map[string]string{
+		"service.type":                          string(service.EffectiveType()),
+		"service.adoptionPolicy":                string(service.EffectiveAdoptionPolicy()),
+		"service.sessionAffinity":               string(service.EffectiveSessionAffinity()),
+		"service.sessionAffinityTimeoutSeconds": fmt.Sprint(service.EffectiveSessionAffinityTimeoutSeconds()),
+		"service.internalTrafficPolicy":         string(service.EffectiveInternalTrafficPolicy()),
+		"service.externalTrafficPolicy":         string(service.EffectiveExternalTrafficPolicy()),
+		"service.publishNotReadyAddresses":      fmt.Sprint(Service{}.PublishNotReadyAddresses),
+		"ports[].protocol":                      string((&Port{}).EffectiveProtocol()),
+		"targets[].tier":                        fmt.Sprint((&Target{}).EffectiveTier()),
+		"targets[].adminState":                  string((&Target{}).EffectiveAdminState()),
+		"deletionPolicy":                        string((&ExternalBackendSpec{}).EffectiveDeletionPolicy()),
+		"drainSeconds":                          second((&ExternalBackendSpec{}).EffectiveDrain()),
+		"dns.resolution":                        string(d.EffectiveResolution()),
+		"dns.transport":                         string(d.EffectiveTransport()),
+		"dns.nameservers":                       fmt.Sprint(d.EffectiveTransport().DefaultPort()),
+		"dns.minTTLSeconds":                     second(d.EffectiveMinTTL()),
+		"dns.maxTTLSeconds":                     second(d.EffectiveMaxTTL()),
+		"dns.staleSeconds":                      second(d.EffectiveStale()),
+		"dns.removalDelaySeconds":               second(d.EffectiveRemovalDelay()),
+		"healthCheck.mode":                      string(h.EffectiveMode()),
+		"healthCheck.periodSeconds":             second(h.EffectivePeriod()),
+		"healthCheck.timeoutSeconds":            second(h.EffectiveTimeout()),
+		"healthCheck.successThreshold":          fmt.Sprint(h.EffectiveSuccessThreshold()),
+		"healthCheck.failureThreshold":          fmt.Sprint(h.EffectiveFailureThreshold()),
+		"healthCheck.confirmPeriodMilliseconds": fmt.Sprint(h.EffectiveConfirmPeriod().Milliseconds()),
+		"healthCheck.initialState":              string(h.EffectiveInitialState()),
+		"healthCheck.httpGet.path":              (&HTTPGet{}).EffectivePath(),
+		"healthCheck.httpGet.scheme":            string((&HTTPGet{}).EffectiveScheme()),
+		"healthCheck.httpGet.expectedStatuses":  strings.Join((&HTTPGet{}).EffectiveExpectedStatuses(), " "),
+		"healthCheck.tcpSocket.transport":       string((&TCPSocket{}).EffectiveTransport()),
+		"healthCheck.grpc.transport":            string((&GRPC{}).EffectiveTransport()),
+		"healthCheck.tls.verification":          string(tls.EffectiveVerification()),
+		"failover.minHealthyPercent":            fmt.Sprint(f.EffectiveMinHealthyPercent()),
+		"failover.whenNoTierQualifies":          string(f.EffectiveWhenNoTierQualifies()),
+		"failover.failbackDelaySeconds":         second(f.EffectiveFailbackDelay()),
+		"failover.failback":                     string(f.EffectiveFailback()),
+	}
+	out := map[string]string{
+		"externalbackendpolicies spec.mode":                     string((&ExternalBackendPolicySpec{}).EffectiveMode()),
+		"externalbackendpolicies spec.allow[].ports[].protocol": string((&PolicyPort{}).EffectiveProtocol()),
+	}
+	for _, tls := range []string{"healthCheck.tls", "dns.tls"} {
+		backend[tls+".caCertificateRefs[].kind"] = string((&CACertificateReference{}).EffectiveKind())
+		backend[tls+".caCertificateRefs[].key"] = (&CACertificateReference{}).EffectiveKey()
+		backend[tls+".caCertificateRefs[].group"] = corev1.GroupName
+	}
+	for path, value := range backend {
+		out["externalbackends spec."+path] = value
+	}
+	return out
+}
+
+// described are defaults that are no fixed value: another field's, or what is observed.
+var described = []string{
+	"externalbackends spec.service.name", "externalbackends spec.healthCheck.httpGet.httpHeaders",
+}
+
+// The text of a field names its default, which is what the functions say; and whoever adds a default
+// to a text has to say it here.
+func TestFieldTextsNameTheDefaults(t *testing.T) {
+	want := defaults()
+	for kind, s := range crds(t) {
+		walk(s, "", true, func(path string, s *apiextensionsv1.JSONSchemaProps, _ bool) {
+			name := kind + " " + path
+			value, ok := want[name]
+			if !ok {
+				if strings.HasPrefix(path, "spec.") && regexp.MustCompile(`\bdefaults?\b`).MatchString(s.Description) &&
+					!strings.Contains(s.Description, "every default") && !slices.Contains(described, name) {
+					t.Errorf("%s speaks of a default that this test does not know: %s", name, s.Description)
+				}
+				return
+			}
+			delete(want, name)
+			quoted := `"?` + regexp.QuoteMeta(value) + `"?`
+			text := strings.Join(strings.Fields(s.Description), " ")
+			if !regexp.MustCompile(quoted + ` (by |\((the )?)default|default \[?` + quoted + `(\W|$)`).MatchString(text) {
+				t.Errorf("%s does not say that %q is the default: %s", name, value, text)
+			}
+		})
+	}
+	for name := range want {
+		t.Errorf("there is no %s", name)
+	}
+}
+
+// The API server refuses a CRD whose rules may cost too much. A fifth of that leaves room for what
+// is to come, and for its estimates to change.
+func TestCostOfTheRules(t *testing.T) {
+	const share = 5
+	for kind, s := range crds(t) {
+		var internal apiextensions.JSONSchemaProps
+		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(s, &internal, nil); err != nil {
+			t.Fatal(err)
+		}
+		structural, err := schema.NewStructural(&internal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := costs{T: t, env: environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())}
+		c.add(structural, model.SchemaDeclType(structural, true), "", 1)
+		t.Logf("%s: the rules cost %.1f %% of what the API server allows, the dearest, of %q, %.1f %% of what one may cost",
+			kind, 100*float64(c.total)/validation.StaticEstimatedCRDCostLimit, c.where, 100*float64(c.most)/validation.StaticEstimatedCostLimit)
+		if c.rules == 0 || c.total > validation.StaticEstimatedCRDCostLimit/share {
+			t.Errorf("%s: %d rules cost %d", kind, c.rules, c.total)
+		}
+	}
+}
+
+// costs adds up what rules may cost, as the API server estimates it.
+type costs struct {
+	*testing.T
+	env         *environment.EnvSet
+	total, most uint64
+	where       string
+	rules       int
+}
+
+func (c *costs) add(s *schema.Structural, declared *apiservercel.DeclType, path string, times uint64) {
+	c.Helper()
+	results, err := schemacel.Compile(s, declared, celconfig.PerCallLimit, c.env, schemacel.NewExpressionsEnvLoader())
+	if err != nil {
+		c.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Error != nil {
+			c.Fatalf("%s: %v", path, r.Error)
+		}
+		if r.MaxCost > math.MaxInt64/times-c.total {
+			c.Fatalf("a rule of %s has no bound", path)
+		}
+		cost := r.MaxCost * times
+		c.rules++
+		c.total += cost
+		if cost > c.most {
+			c.most, c.where = cost, path
+		}
+	}
+	for name, property := range s.Properties {
+		if escaped, ok := apiservercel.Escape(name); ok {
+			if f, ok := declared.Fields[escaped]; ok {
+				c.add(&property, f.Type, path+"."+name, times)
+			}
+		}
+	}
+	below := func(s *schema.Structural, bound *int64) {
+		if bound == nil {
+			if path != ".metadata" && hasRules(s) {
+				c.Fatalf("%s has no bound", path)
+			}
+			return
+		}
+		if uint64(*bound) > math.MaxInt32/max(times, 1) {
+			c.Fatalf("%s is too large", path)
+		}
+		c.add(s, declared.ElemType, path+"[]", times*uint64(*bound))
+	}
+	if s.Items != nil {
+		below(s.Items, s.ValueValidation.MaxItems)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Structural != nil {
+		below(s.AdditionalProperties.Structural, s.ValueValidation.MaxProperties)
+	}
+}
+
+func hasRules(s *schema.Structural) bool { return len(s.XValidations) > 0 }

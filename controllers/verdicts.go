@@ -18,7 +18,7 @@ func (v verdicts) state(i int) plan.ProbeState {
 	if i >= len(v.states) {
 		return plan.ProbeState{}
 	}
-	return plan.ProbeState{Verdict: plan.Verdict(v.states[i].Verdict), Reason: v.states[i].Reason}
+	return plan.ProbeState{Verdict: plan.Verdict(v.states[i].Verdict), Reason: v.states[i].Reason, Detail: v.states[i].Detail}
 }
 
 // blind reports whether some endpoint is silent while the prober takes itself for blind.

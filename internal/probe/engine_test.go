@@ -82,7 +82,7 @@ func state(t *testing.T, check Check, endpoint Endpoint) State {
 	return snapshot(e, owner1)[endpoint.ID]
 }
 
-// snapshot is the state of each of owner's endpoints.
+// snapshot is the state of each of owner's endpoints, without details.
 func snapshot(e *Engine, owner types.NamespacedName) map[ID]State {
 	states := e.States(owner)
 	e.mu.Lock()
@@ -93,9 +93,14 @@ func snapshot(e *Engine, owner types.NamespacedName) map[ID]State {
 	}
 	out := make(map[ID]State, len(states))
 	for i, t := range o.targets {
-		out[t.ID] = states[i]
+		out[t.ID] = withoutDetail(states[i])
 	}
 	return out
+}
+
+func withoutDetail(s State) State {
+	s.Detail = ""
+	return s
 }
 
 var healthy = State{Verdict: Healthy, Probed: true}

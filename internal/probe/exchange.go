@@ -45,7 +45,7 @@ func cutOutcome(err error) outcome {
 	var alert alertError
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return failed(ReasonUnexpectedResponse)
+		return failedWith(ReasonUnexpectedResponse, "connection closed before the answer")
 	case errors.As(err, &alert): // TLS 1.3 refuses a client's certificate only now
 		return failed(string(alert))
 	default:

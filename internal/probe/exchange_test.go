@@ -102,7 +102,7 @@ func TestHTTPResponses(t *testing.T) {
 				a := hear(httpFor(HTTPGet{}), []byte(test.in), size, test.err)
 				// What comes after the end, in a piece of its own, shows between two probes.
 				keep := test.keep || size == 1 && a.keep && strings.Contains(test.name, "more")
-				if a.outcome != test.want || a.keep != keep || a.ignored != (test.in == "") {
+				if a.result != test.want.result || a.reason != test.want.reason || a.keep != keep || a.ignored != (test.in == "") {
 					t.Errorf("in pieces of %d: %+v, want %+v, keep %v", size, a, test.want, keep)
 				}
 			}
@@ -263,7 +263,7 @@ func TestTexts(t *testing.T) {
 			if out, enough := x.begin(nil); string(out) != "PING\r\n" || enough {
 				t.Fatalf("%q, %v", out, enough)
 			}
-			if a := hear(x, []byte(test.in), size, test.err); a.outcome != (outcome{test.result, test.reason}) || a.keep {
+			if a := hear(x, []byte(test.in), size, test.err); a.result != test.result || a.reason != test.reason || a.keep {
 				t.Errorf("%.20q in pieces of %d: %+v", test.in, size, a)
 			}
 		}
@@ -356,7 +356,7 @@ func TestGRPCAnswers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			for _, size := range []int{1, 11, 1 << 20} {
 				a := hear(grpcFor("db"), test.in.Bytes(), size, test.err)
-				if a.outcome != test.want || a.keep != test.keep {
+				if a.result != test.want.result || a.reason != test.want.reason || a.keep != test.keep {
 					t.Errorf("in pieces of %d: %+v, want %+v, keep %v", size, a, test.want, test.keep)
 				}
 			}
@@ -381,7 +381,7 @@ func TestGRPCKeepsUp(t *testing.T) {
 	}
 	server.Reset()
 	server.frame(h2Data, 0, 1, "of a call that is over").serving(3, 2)
-	if a := hear(x, server.Bytes(), 1<<20, io.EOF); a.outcome != failed(ReasonGRPCNotServing) {
+	if a := hear(x, server.Bytes(), 1<<20, io.EOF); a.reason != ReasonGRPCNotServing || a.detail != "not serving, expected SERVING" {
 		t.Errorf("%+v", a)
 	}
 	server.Reset()
@@ -504,4 +504,30 @@ func FuzzGRPC(f *testing.F) {
 			return len(g.partial) + len(g.block) + len(g.payload)
 		})
 	})
+}
+
+// TestDetails: a failure tells what was seen and what was expected, in no words of the peer's.
+func TestDetails(t *testing.T) {
+	web := func(more ...StatusRange) exchange {
+		return &httpExchange{request: newHTTPRequest(&HTTPGet{Expected: more}), host: "db.example.com"}
+	}
+	text := func() exchange { return &textExchange{TCPSocket: &TCPSocket{Expect: "+PONG"}} }
+	for _, test := range []struct {
+		x    exchange
+		in   string
+		err  error
+		want string
+	}{
+		{web(), "HTTP/1.1 404 Gone <b>away</b>\r\nContent-Length: 0\r\n\r\n", nil, "404, expected 200-399"},
+		{web(StatusRange{200, 200}, StatusRange{300, 302}), "HTTP/1.1 503 x\r\n\r\n", nil, "503, expected 200, 300-302"},
+		{web(), "SSH-2.0-OpenSSH_9.2\r\n\r\n", nil, "the answer is not HTTP/1"},
+		{web(), "HTTP/1.1 200 OK\r\nContent-", io.EOF, "connection closed before the answer"},
+		{text(), "-ERR secret", os.ErrDeadlineExceeded, "the answer lacks the expected text"},
+		{text(), strings.Repeat("x", maxBody), nil, "the answer lacks the expected text"},
+	} {
+		test.x.begin(nil)
+		if a := hear(test.x, []byte(test.in), 1<<20, test.err); a.result != failure || a.detail != test.want {
+			t.Errorf("%.20q: %+v, not %q", test.in, a.outcome, test.want)
+		}
+	}
 }

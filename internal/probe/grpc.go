@@ -299,20 +299,20 @@ func (x *grpcExchange) judge() outcome {
 	status, err := strconv.Atoi(x.fields.grpc)
 	switch {
 	case x.fields.http != "" && x.fields.http != "200":
-		return failed(ReasonUnexpectedStatus)
+		return failedWith(ReasonUnexpectedStatus, "HTTP status is not 200")
 	case err != nil:
 		return failed(ReasonUnexpectedResponse)
 	case status == grpcNotFound:
-		return failed(ReasonGRPCNotServing)
+		return failedWith(ReasonGRPCNotServing, "the server does not know the service")
 	case status != grpcOK:
-		return failed(ReasonUnexpectedStatus)
+		return failedWith(ReasonUnexpectedStatus, "gRPC status "+strconv.Itoa(status)+", expected 0")
 	}
 	serving, ok := parseHealthResponse(x.payload)
 	switch {
 	case !ok:
 		return failed(ReasonUnexpectedResponse)
 	case serving != grpcServing:
-		return failed(ReasonGRPCNotServing)
+		return failedWith(ReasonGRPCNotServing, "not serving, expected SERVING")
 	default:
 		return outcome{result: success}
 	}

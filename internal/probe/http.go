@@ -17,6 +17,7 @@ type httpRequest struct {
 	start, rest string
 	host        string // the Host header as it was given; "": each endpoint's own
 	expected    []StatusRange
+	expectedAs  string // expected as its text
 }
 
 func newHTTPRequest(h *HTTPGet) *httpRequest {
@@ -24,6 +25,11 @@ func newHTTPRequest(h *HTTPGet) *httpRequest {
 	if len(q.expected) == 0 {
 		q.expected = []StatusRange{{200, 399}}
 	}
+	var ranges []string
+	for _, r := range q.expected {
+		ranges = append(ranges, r.String())
+	}
+	q.expectedAs = strings.Join(ranges, ", ")
 	var rest strings.Builder
 	agent, accept := userAgent, "*/*"
 	for _, header := range h.Headers {
@@ -153,9 +159,10 @@ func (x *httpExchange) takeHead(in []byte) (head, rest []byte, a answer) {
 	}
 	n := headLength(in, seen)
 	switch {
-	case !bytes.HasPrefix(in, []byte("HTTP/1.")[:min(len(in), len("HTTP/1."))]),
-		n > x.room, n < 0 && len(in) >= x.room:
-		return nil, nil, done(failed(ReasonUnexpectedResponse))
+	case !bytes.HasPrefix(in, []byte("HTTP/1.")[:min(len(in), len("HTTP/1."))]):
+		return nil, nil, done(failedWith(ReasonUnexpectedResponse, "the answer is not HTTP/1"))
+	case n > x.room, n < 0 && len(in) >= x.room:
+		return nil, nil, done(failedWith(ReasonUnexpectedResponse, "the response head is too long"))
 	case n < 0:
 		if seen == 0 {
 			x.head = bytes.Clone(in)
@@ -201,7 +208,7 @@ func (x *httpExchange) readHead(head []byte) answer {
 	case status < 200 && status != 101:
 		return answer{}
 	case !x.request.expects(status):
-		return done(failed(ReasonUnexpectedStatus))
+		return done(failedWith(ReasonUnexpectedStatus, strconv.Itoa(status)+", expected "+x.request.expectedAs))
 	}
 	x.close = f.close || status == 101 || minor == 0 && !f.keepAlive || f.chunked && f.length >= 0
 	switch {

@@ -34,16 +34,24 @@ const (
 	failure
 )
 
-// outcome is a result with, for a failure, one of the Reason constants.
+// cause is why a probe failed: one of the Reason constants, and what was seen and what was expected, in a
+// phrase for people; "" where the reason says it all. It holds no byte that the peer chose, but for numbers.
+type cause struct{ reason, detail string }
+
+// outcome is a result with, for a failure, its cause.
 type outcome struct {
 	result result
-	reason string
+	cause
 }
 
 // silent reports whether the peer has not answered at all.
 func (o outcome) silent() bool { return o.reason == ReasonTimeout || o.reason == ReasonUnreachable }
 
-func failed(reason string) outcome { return outcome{result: failure, reason: reason} }
+func failed(reason string) outcome { return outcome{result: failure, cause: cause{reason: reason}} }
+
+func failedWith(reason, detail string) outcome {
+	return outcome{result: failure, cause: cause{reason: reason, detail: detail}}
+}
 
 // machine is the threshold machine of one endpoint. Its methods are pure: they take the rules and the time, and the next
 // machine is what they return. The zero machine has no verdict.
@@ -53,7 +61,7 @@ func failed(reason string) outcome { return outcome{result: failure, reason: rea
 type machine struct {
 	verdict Verdict // what is told
 	bare    Verdict // what the counts alone say
-	reason  string  // of an Unhealthy verdict
+	cause   cause   // of an Unhealthy verdict
 
 	failures, successes int32   // consecutive ones against the bare verdict
 	last                instant // start of the newest probe
@@ -62,8 +70,8 @@ type machine struct {
 	serial              uint32 // number of the newest probe
 	cleared             uint32 // number of the newest probe at the last success
 
-	otherReason string // of the newest failures, where it is not the one that is told
-	others      int32  // how many consecutive failures agree on otherReason
+	other  cause // of the newest failures, where its reason is not the one that is told
+	others int32 // how many consecutive failures agree on the reason of other
 
 	recoveries [2]instant // the last two bare ones, the older first
 	returned   instant    // when a recovery was last told
@@ -88,7 +96,7 @@ func (m machine) spread(r rules, phase uint64, now instant) machine {
 
 // state is what is told.
 func (m machine) state() State {
-	return State{Verdict: m.verdict, Reason: m.reason, Flapping: m.flapping && m.verdict == Unhealthy, Probed: m.probed}
+	return State{Verdict: m.verdict, Reason: m.cause.reason, Detail: m.cause.detail, Flapping: m.flapping && m.verdict == Unhealthy, Probed: m.probed}
 }
 
 // start counts a probe that begins. Its number is the next machine's serial.
@@ -119,10 +127,10 @@ func (m machine) end(r rules, serial uint32, o outcome, now instant) machine {
 	case failure:
 		m.probed = true
 		m.successes = 0
-		m = m.blame(r, o.reason)
+		m = m.blame(r, o.cause)
 		if m.bare != Unhealthy {
 			if m.failures++; int(m.failures) >= r.fall {
-				m.bare, m.verdict, m.reason = Unhealthy, Unhealthy, o.reason
+				m.bare, m.verdict, m.cause = Unhealthy, Unhealthy, o.cause
 				m.failures, m.others, m.doubtful = 0, 0, false
 			}
 		}
@@ -151,7 +159,7 @@ func (m machine) held() bool { return m.bare == Healthy && m.verdict == Unhealth
 // recovered for dampWindow.
 func (m machine) settle(now instant) machine {
 	if m.held() && (!m.flapping || now >= m.returned+dampWindow) {
-		m.verdict, m.reason, m.returned = Healthy, "", now
+		m.verdict, m.cause, m.returned = Healthy, cause{}, now
 	}
 	if !m.held() && now-m.recoveries[1] >= dampWindow {
 		m.flapping = false
@@ -159,18 +167,18 @@ func (m machine) settle(now instant) machine {
 	return m
 }
 
-// blame replaces the reason of an Unhealthy verdict once as many consecutive failures as make a verdict agree on another,
-// so that a peer which fails now this way and now that doesn't change what is told with every probe.
-func (m machine) blame(r rules, reason string) machine {
-	if m.bare != Unhealthy || reason == m.reason {
+// blame replaces the cause of an Unhealthy verdict once as many consecutive failures as make a verdict agree on another
+// reason, so that a peer which fails now this way and now that doesn't change what is told with every probe.
+func (m machine) blame(r rules, c cause) machine {
+	if m.bare != Unhealthy || c.reason == m.cause.reason {
 		m.others = 0
 		return m
 	}
-	if reason != m.otherReason {
-		m.otherReason, m.others = reason, 0
+	if c.reason != m.other.reason {
+		m.other, m.others = c, 0
 	}
-	if m.others++; m.reason == "" || int(m.others) >= r.fall {
-		m.reason, m.others = reason, 0
+	if m.others++; m.cause.reason == "" || int(m.others) >= r.fall {
+		m.cause, m.others = c, 0
 	}
 	return m
 }

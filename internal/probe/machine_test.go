@@ -46,6 +46,17 @@ func TestMachineSteps(t *testing.T) {
 		{"a seeded verdict takes the first reason", Unhealthy, []outcome{timeout}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
 		{"another reason needs the threshold", Unhealthy, []outcome{timeout, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
 		{"and has it", Unhealthy, []outcome{timeout, refused, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
+		{
+			"details stay as they were found with their reason", Unhealthy,
+			[]outcome{failedWith(ReasonUnexpectedStatus, "404"), failedWith(ReasonUnexpectedStatus, "503")},
+			State{Verdict: Unhealthy, Reason: ReasonUnexpectedStatus, Detail: "404", Probed: true},
+		},
+		{
+			"another reason brings its details", Unhealthy,
+			[]outcome{timeout, failedWith(ReasonUnexpectedStatus, "404"), failedWith(ReasonUnexpectedStatus, "503"), failedWith(ReasonUnexpectedStatus, "503")},
+			State{Verdict: Unhealthy, Reason: ReasonUnexpectedStatus, Detail: "503", Probed: true},
+		},
+		{"a return forgets them", Unhealthy, []outcome{failedWith(ReasonUnexpectedStatus, "404"), good, good}, State{Verdict: Healthy, Probed: true}},
 		{"reasons that change by turns are not told", Unhealthy, []outcome{timeout, refused, refused, timeout, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -215,7 +226,7 @@ func FuzzMachineAgainstModel(f *testing.F) {
 				m = m.settle(now)
 			default:
 				kind := map[byte]result{'f': failure, 's': success}[step]
-				m = m.probe(r, outcome{kind, "x"}, now)
+				m = m.probe(r, outcome{kind, cause{reason: "x"}}, now)
 				o.end(r, kind, now)
 			}
 			o.settle(now)

@@ -96,6 +96,7 @@ const (
 type State struct {
 	Verdict  Verdict
 	Reason   string // of an Unhealthy verdict, one of the Reason constants; "" for a seeded one
+	Detail   string // what was seen and what was expected when Reason was found, for people; "" where Reason says it all
 	Flapping bool   // the verdict is Unhealthy while the damping of an endpoint that keeps recovering holds
 	Blind    bool   // it is silent, and not Unhealthy for that because the prober takes itself for blind
 	Probed   bool   // a probe has ended with success or failure since the endpoint was first synced
@@ -133,6 +134,14 @@ type Header struct{ Name, Value string }
 
 // StatusRange holds the HTTP statuses From..To, both included.
 type StatusRange struct{ From, To int }
+
+// String is what ParseStatusRange reads.
+func (r StatusRange) String() string {
+	if r.From == r.To {
+		return strconv.Itoa(r.From)
+	}
+	return strconv.Itoa(r.From) + "-" + strconv.Itoa(r.To)
+}
 
 // ParseStatusRange reads "200" or "200-399". Both ends lie within 100..599.
 func ParseStatusRange(s string) (StatusRange, error) {

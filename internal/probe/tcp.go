@@ -17,13 +17,16 @@ func (x *textExchange) begin(dst []byte) (out []byte, enough bool) {
 	return append(dst, x.Send...), x.Expect == ""
 }
 
+// unexpectedText says of an answer that it lacks what TCPSocket.Expect names.
+const unexpectedText = "the answer lacks the expected text"
+
 func (x *textExchange) feed(in []byte) answer {
 	x.got = append(x.got, in[:min(len(in), maxBody-len(x.got))]...)
 	switch {
 	case bytes.Contains(x.got, []byte(x.Expect)):
 		return done(outcome{result: success})
 	case len(x.got) == maxBody:
-		return done(failed(ReasonUnexpectedResponse))
+		return done(failedWith(ReasonUnexpectedResponse, unexpectedText))
 	default:
 		return answer{}
 	}
@@ -31,7 +34,7 @@ func (x *textExchange) feed(in []byte) answer {
 
 func (x *textExchange) cut(err error) answer {
 	if errors.Is(err, os.ErrDeadlineExceeded) && len(x.got) > 0 {
-		return done(failed(ReasonUnexpectedResponse))
+		return done(failedWith(ReasonUnexpectedResponse, unexpectedText))
 	}
 	return done(cutOutcome(err))
 }

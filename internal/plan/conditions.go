@@ -206,6 +206,10 @@ func (w *statusWriter) traffic() string {
 		text += " No tier has enough healthy endpoints, and whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready, whatever its health."
 	case w.pinnedToNothing():
 		text += fmt.Sprintf(" spec.failover.pinnedTier is %d, and no endpoint is in that tier.", *active)
+	case active != nil && w.Publication != nil:
+		if why := w.Publication.explainTier(w.Backend, *active); why != "" {
+			text += fmt.Sprintf(" Tier %d is active. %s", *active, why)
+		}
 	case active != nil && *active != 0:
 		text += fmt.Sprintf(" Tier %d is active.", *active)
 	case active == nil && e.Ready > 0 && w.Publication != nil && w.Publication.Tier.None:

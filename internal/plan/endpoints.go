@@ -36,6 +36,8 @@ type Publication struct {
 	States []ProbeState
 	// Tier is to be handed to the next Publish. Active is nil where no tier qualifies.
 	Tier TierState
+	// Tiers are those that Tier was chosen among, sorted by number.
+	Tiers []Tier
 	// FailOpen: no tier qualifies, and spec.failover.whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready.
 	FailOpen bool
 	// Next is when time alone may change the plan; zero: never.
@@ -100,7 +102,8 @@ func Publish(in PublishInput, c *Candidates) Publication {
 		prev = &TierState{Active: PublishedTier(in.Published.Endpoints(), publishedTierOf(in.Backend))}
 	}
 	var look time.Time
-	out.Tier, look = ChooseTier(f, tiers.tiers, *prev, in.Now)
+	out.Tiers = tiers.tiers
+	out.Tier, look = ChooseTier(f, out.Tiers, *prev, in.Now)
 	if !look.IsZero() && (out.Next.IsZero() || look.Before(out.Next)) {
 		out.Next = look
 	}

@@ -213,11 +213,14 @@ func (w *statusWriter) unhealthyReason(sum *targetEndpoints, out *v1alpha1.Targe
 		return
 	}
 	out.Reason = sum.worst.Reason
-	out.Message = fmt.Sprintf("%s, at %s", cmp.Or(sum.worst.Detail, reasonWords[sum.worst.Reason], sum.worst.Reason), sum.at)
+	out.Message = fmt.Sprintf("%s, at %s", sum.worst.Cause(), sum.at)
 	if more := sum.unhealthy - 1; more > 0 {
 		out.Message += fmt.Sprintf(", and %d more", more)
 	}
 }
+
+// Cause says in a phrase what the last failure was.
+func (s *ProbeState) Cause() string { return cmp.Or(s.Detail, reasonWords[s.Reason], s.Reason) }
 
 // reasonWords say a probe's reason where the probe has no details.
 var reasonWords = map[string]string{
@@ -225,6 +228,15 @@ var reasonWords = map[string]string{
 	v1alpha1.TargetReasonConnectionReset:   "connection reset",
 	v1alpha1.TargetReasonTimeout:           "no answer in time",
 	v1alpha1.TargetReasonUnreachable:       "network or host unreachable",
+
+	v1alpha1.TargetReasonTLSUnknownAuthority: "the certificate is from an authority that is not trusted (healthCheck.tls.caCertificateRefs)",
+	v1alpha1.TargetReasonTLSNameMismatch:     "the certificate does not have the expected name (healthCheck.tls.serverName)",
+
+	v1alpha1.TargetReasonTLSCertificateExpired: "the certificate has expired, or is not valid yet",
+	v1alpha1.TargetReasonTLSVerificationFailed: "the certificate can't be verified",
+	v1alpha1.TargetReasonTLSHandshakeFailed:    "the TLS handshake failed",
+
+	v1alpha1.TargetReasonTLSClientCertificateRequired: "the server wants a client certificate (healthCheck.tls.clientCertificateRef)",
 }
 
 // sharedCause is Ready's reason where every target that is not Disabled has no ready endpoint for the same cause.

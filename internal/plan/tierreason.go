@@ -1,0 +1,65 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// ExplainTierChange says in a sentence why the tier after is active and the tier before no longer is; before is nil
+// where none was active.
+func ExplainTierChange(b *v1alpha1.ExternalBackend, p *Publication, before *int32, after int32) string {
+	f := failover(b)
+	switch {
+	case f.Pinned != nil:
+		return "spec.failover.pinnedTier pins it."
+	case before == nil:
+		return p.tierCounts(after)
+	case after < *before && p.qualifies(f, *before):
+		return "It has qualified for failbackDelaySeconds."
+	}
+	return p.tierCounts(*before)
+}
+
+// explainTier says in sentences why the active tier is not the best one, and "" where it is.
+func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, active int32) string {
+	f := failover(b)
+	if f.Pinned != nil {
+		return "spec.failover.pinnedTier pins it."
+	}
+	var sentences []string
+	for _, t := range p.Tiers {
+		switch {
+		case t.Number >= active || !t.expected():
+		case f.qualifies(t) && f.Manual:
+			sentences = append(sentences, fmt.Sprintf("Tier %d qualifies again, and spec.failover.failback is Manual.", t.Number))
+		case f.qualifies(t):
+			sentences = append(sentences, fmt.Sprintf("Tier %d qualifies again, and waits for failbackDelaySeconds.", t.Number))
+		default:
+			sentences = append(sentences, p.tierCounts(t.Number))
+		}
+	}
+	if more := len(sentences) - maxNamed; more > 0 {
+		sentences = append(sentences[:maxNamed], fmt.Sprintf("%d more tiers don't qualify.", more))
+	}
+	return joinSentences(sentences...)
+}
+
+// tierCounts says how many endpoints of a tier are healthy.
+func (p *Publication) tierCounts(number int32) string {
+	for _, t := range p.Tiers {
+		if t.Number == number {
+			return fmt.Sprintf("%d of %d endpoints of tier %d are healthy.", t.Healthy, t.Endpoints, number)
+		}
+	}
+	return fmt.Sprintf("Tier %d has no endpoints.", number)
+}
+
+func (p *Publication) qualifies(f Failover, number int32) bool {
+	for _, t := range p.Tiers {
+		if t.Number == number {
+			return f.qualifies(t)
+		}
+	}
+	return false
+}

@@ -72,6 +72,7 @@ type memory struct {
 	told       *told
 	targets    plan.TargetMemory
 	events     eventBudget
+	logged     eventBudget
 
 	// dial tells under which name an address may be dialled; the probing engine asks at any time.
 	mu   sync.Mutex

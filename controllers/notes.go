@@ -31,6 +31,7 @@ const (
 	eventAdopted           = "Adopted"
 	eventForeignRemoved    = "ForeignEndpointsRemoved"
 	eventSummary           = "MoreEvents"
+	eventConditionChanged  = "ConditionChanged" // in the log alone
 )
 
 // note is an event to be. about is the part of the ExternalBackend that it is about: events that differ in nothing but their text are merged under the first text.
@@ -73,6 +74,18 @@ func noteForeignRemoved(kind, name string) note {
 	return normal(eventForeignRemoved, "Adopt", "%s %q no longer stands behind the Service: this ExternalBackend publishes its endpoints.", kind, name).on("%s{%s}", kind, name)
 }
 
+// conditionChanges tell of every condition that has another status or reason, for the log. A new object's are news where they are False.
+func conditionChanges(before, after []metav1.Condition) []note {
+	var out []note
+	for i := range after {
+		is, was := &after[i], meta.FindStatusCondition(before, after[i].Type)
+		if was == nil && is.Status == metav1.ConditionFalse || was != nil && (was.Status != is.Status || was.Reason != is.Reason) {
+			out = append(out, normal(eventConditionChanged, "Reconcile", "%s is %s, %s: %s", is.Type, is.Status, is.Reason, is.Message))
+		}
+	}
+	return out
+}
+
 // conditionNotes tell which conditions went wrong with this status.
 func conditionNotes(before, after []metav1.Condition) []note {
 	var out []note
@@ -93,12 +106,12 @@ func endpointNotes(news []transition) []note {
 	for _, t := range news {
 		switch {
 		case t.is.Flapping && !t.was.Flapping:
-			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s is flapping: its return is held back.", t.id.Target, t.id.Addr).onEndpoint(t.id))
+			out = append(out, warning(eventEndpointFlapping, "Probe", "Target %q at %s is flapping: its return is held back.", t.id.Target, t.at).onEndpoint(t.id))
 		case t.is.Verdict == t.was.Verdict:
 		case t.is.Verdict == probe.Unhealthy:
-			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", t.id.Target, t.id.Addr, t.is.Reason).onEndpoint(t.id))
+			out = append(out, warning(eventEndpointUnhealthy, "Probe", "Target %q at %s is unhealthy: %s.", t.id.Target, t.at, t.cause()).onEndpoint(t.id))
 		case t.is.Verdict == probe.Healthy && t.was.Verdict == probe.Unhealthy:
-			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", t.id.Target, t.id.Addr).onEndpoint(t.id))
+			out = append(out, normal(eventEndpointHealthy, "Probe", "Target %q at %s is healthy again.", t.id.Target, t.at).onEndpoint(t.id))
 		}
 	}
 	return out
@@ -109,19 +122,27 @@ func (n note) onEndpoint(id probe.ID) note {
 	return n.on("spec.targets{%s}{%s}", id.Target, netip.AddrPortFrom(id.Addr, id.Port))
 }
 
-// trafficNotes tell of changes of the active tier.
-func trafficNotes(before, after *int32, failedOpen, failOpen bool) []note {
+// trafficNotes tell of changes of the active tier, and why it changed.
+func trafficNotes(b *v1alpha1.ExternalBackend, p *plan.Publication, before told, after *int32) []note {
 	var out []note
 	switch {
-	case before != nil && after != nil && *before != *after:
-		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active in place of tier %d.", *after, *before).on("status.activeTier{%d}", *after))
-	case before == nil && after != nil:
-		out = append(out, normal(eventTierChanged, "Failover", "Tier %d is active.", *after).on("status.activeTier{%d}", *after))
-	case before != nil && after == nil:
-		out = append(out, warning(eventTierChanged, "Failover", "No tier has enough healthy endpoints to be active; tier %d was.", *before))
+	case after != nil && (before.tier == nil || *before.tier != *after):
+		text := fmt.Sprintf("Tier %d is active", *after)
+		if before.tier != nil {
+			text += fmt.Sprintf(" in place of tier %d", *before.tier)
+		}
+		n := normal(eventTierChanged, "Failover", "%s. %s", text, plan.ExplainTierChange(b, p, before.tier, *after))
+		if !slices.ContainsFunc(p.Endpoints, func(e plan.Endpoint) bool { return e.Ready }) { // a pin may take everything out
+			n.kind, n.text = corev1.EventTypeWarning, n.text+" No endpoint is ready."
+		}
+		out = append(out, n.on("status.activeTier{%d}", *after))
+	case before.tier != nil && after == nil:
+		out = append(out, warning(eventTierChanged, "Failover", "No tier has enough healthy endpoints to be active; tier %d was. %s",
+			*before.tier, plan.ExplainTierChange(b, p, nil, *before.tier)))
 	}
-	if failOpen && !failedOpen {
-		out = append(out, warning(eventFailOpen, "Failover", "No tier has enough healthy endpoints, and whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready, whatever its health."))
+	if p.FailOpen && !before.failOpen {
+		out = append(out, warning(eventFailOpen, "Failover", "No tier has enough healthy endpoints, and "+
+			"spec.failover.whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready, whatever its health."))
 	}
 	return out
 }
@@ -149,8 +170,9 @@ func (e *eventBudget) next() time.Time {
 	return e.since.Add(eventWindow)
 }
 
-// emit tells the notes, as far as the budget goes.
-func (e *eventBudget) emit(recorder events.EventRecorder, b *v1alpha1.ExternalBackend, notes []note, now time.Time) {
+// admit returns the notes that the budget has room for, after the sum of those that a window which is over had none for.
+func (e *eventBudget) admit(notes []note, now time.Time) []note {
+	var out []note
 	if now.Sub(e.since) >= eventWindow {
 		if len(e.omitted) > 0 {
 			notes = append([]note{e.summary()}, notes...)
@@ -166,12 +188,20 @@ func (e *eventBudget) emit(recorder events.EventRecorder, b *v1alpha1.ExternalBa
 			continue
 		}
 		e.told++
-		var related runtime.Object
-		if n.about != "" {
-			related = &corev1.ObjectReference{Kind: "ExternalBackend", APIVersion: v1alpha1.GroupVersion.String(), Namespace: b.Namespace, Name: b.Name, UID: b.UID, FieldPath: n.about}
-		}
-		recorder.Eventf(b, related, n.kind, n.reason, n.action, "%s", n.text)
+		out = append(out, n)
 	}
+	return out
+}
+
+// emit writes an event.
+func (n *note) emit(recorder events.EventRecorder, b *v1alpha1.ExternalBackend) {
+	var related runtime.Object
+	if n.about != "" {
+		related = &corev1.ObjectReference{
+			Kind: "ExternalBackend", APIVersion: v1alpha1.GroupVersion.String(), Namespace: b.Namespace, Name: b.Name, UID: b.UID, FieldPath: n.about,
+		}
+	}
+	recorder.Eventf(b, related, n.kind, n.reason, n.action, "%s", n.text)
 }
 
 // summary counts what was omitted in the window that ends.

@@ -154,7 +154,7 @@ func (r *Reconciler) until(planned, status time.Time, m *memory) time.Duration {
 	if m.outstanding() {
 		planned = earlier(planned, r.now().Add(unseen))
 	}
-	return r.after(earlier(planned, earlier(status, m.events.next())))
+	return r.after(earlier(planned, earlier(status, earlier(m.events.next(), m.logged.next()))))
 }
 
 // after is how long to wait until at; 0 for never.

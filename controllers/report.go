@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -26,10 +27,18 @@ func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, ou
 	out.next = earlier(out.next, told.Next)
 	notes := slices.Concat(out.notes, r.verdictNotes(b, status, out, m))
 	due, err := r.writeStatus(ctx, b, before, status, m)
+	logged := notes
 	if err == nil && due.IsZero() {
+		logged = append(slices.Clip(notes), conditionChanges(before.Conditions, status.Conditions)...)
 		notes = append(notes, conditionNotes(before.Conditions, status.Conditions)...)
 	}
-	m.events.emit(r.Recorder, b, notes, r.now())
+	for _, n := range m.events.admit(notes, r.now()) {
+		n.emit(r.Recorder, b)
+	}
+	log := ctrl.LoggerFrom(ctx)
+	for _, n := range m.logged.admit(logged, r.now()) {
+		log.Info(n.text, "reason", n.reason)
+	}
 	return due, err
 }
 
@@ -80,10 +89,13 @@ func (r *Reconciler) verdictNotes(b *v1alpha1.ExternalBackend, status v1alpha1.E
 	var notes []note
 	if m.told != nil {
 		news := m.verdicts.since(m.told.verdicts)
-		notes = append(trafficNotes(m.told.tier, status.ActiveTier, m.told.failOpen, p.FailOpen), endpointNotes(news)...)
+		if m.told.published || len(p.Endpoints) > 0 { // before its first endpoint an object has no tier to speak of
+			notes = trafficNotes(b, p, *m.told, status.ActiveTier)
+		}
+		notes = append(notes, endpointNotes(news)...)
 		r.Metrics.transitions(news)
 	}
-	m.told = &told{verdicts: m.verdicts, tier: status.ActiveTier, failOpen: p.FailOpen}
+	m.told = &told{verdicts: m.verdicts, tier: status.ActiveTier, failOpen: p.FailOpen, published: len(p.Endpoints) > 0 || m.told != nil && m.told.published}
 	r.Metrics.endpoints(client.ObjectKeyFromObject(b), plan.CountStates(out.status.Candidates, p))
 	return notes
 }
@@ -93,4 +105,6 @@ type told struct {
 	verdicts
 	tier     *int32
 	failOpen bool
+	// published: it has had an endpoint.
+	published bool
 }

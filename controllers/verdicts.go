@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/external-backend/operator/internal/plan"
@@ -29,7 +30,16 @@ func (v verdicts) blind() bool {
 // transition is the news of one endpoint.
 type transition struct {
 	id      probe.ID
+	at      netip.AddrPort // where it is probed
 	was, is probe.State
+}
+
+// cause says why the endpoint is unhealthy: the fixed word, and what was seen where there is more to say.
+func (t *transition) cause() string {
+	if t.is.Detail == "" {
+		return t.is.Reason
+	}
+	return t.is.Reason + " (" + t.is.Detail + ")"
 }
 
 // since tells which endpoints have another verdict than in before, or flap where they did not, in the order of their IDs. What is not in before was Unknown.
@@ -37,7 +47,7 @@ func (v verdicts) since(before verdicts) []transition {
 	var out []transition
 	add := func(i int, was probe.State) {
 		if is := v.states[i]; is.Verdict != was.Verdict || is.Flapping != was.Flapping {
-			out = append(out, transition{id: probe.ID(v.probes[i].ID), was: was, is: is})
+			out = append(out, transition{id: probe.ID(v.probes[i].ID), at: v.probes[i].Dial, was: was, is: is})
 		}
 	}
 	if same(v.probes, before.probes) {

@@ -54,6 +54,7 @@ type world struct {
 	reconciler *Reconciler
 	resolver   *fakeResolver
 	prober     *fakeProber
+	events     recordedEvents
 }
 
 // fault is what becomes of a write.
@@ -186,7 +187,7 @@ func (w *world) restart() {
 	}
 	w.resolver.seeds, w.prober.known = nil, nil
 	w.reconciler = &Reconciler{
-		Client: cachedClient{w.live, w}, Live: w.live, Recorder: noEvents{}, Resolver: w.resolver, Prober: w.prober, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Client: cachedClient{w.live, w}, Live: w.live, Recorder: &w.events, Resolver: w.resolver, Prober: w.prober, Metrics: NewMetrics(prometheus.NewRegistry()),
 		Options: Options{MaxEndpointsPerSlice: 3, MaxEndpointsPerBackend: 1000, OrphanGrace: 10 * time.Minute}, Started: time.Now(),
 		policies: &policies{client: cachedClient{w.live, w}},
 	}
@@ -398,6 +399,16 @@ func (f *fakeProber) States(types.NamespacedName) []probe.State {
 }
 func (f *fakeProber) Forget(types.NamespacedName) { f.known, f.order = nil, nil }
 
-type noEvents struct{}
+// recordedEvents are the events since they were taken last, each as "Type Reason text".
+type recordedEvents []string
 
-func (noEvents) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
+func (r *recordedEvents) Eventf(_, _ runtime.Object, kind, reason, _, format string, args ...any) {
+	*r = append(*r, fmt.Sprintf("%s %s "+format, append([]any{kind, reason}, args...)...))
+}
+
+// take returns the events since the last call.
+func (r *recordedEvents) take() []string {
+	out := *r
+	*r = nil
+	return out
+}

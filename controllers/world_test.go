@@ -54,7 +54,7 @@ type world struct {
 	reconciler *Reconciler
 	resolver   *fakeResolver
 	prober     *fakeProber
-	events     recordedEvents
+	events     ownEvents
 }
 
 // fault is what becomes of a write.
@@ -399,15 +399,15 @@ func (f *fakeProber) States(types.NamespacedName) []probe.State {
 }
 func (f *fakeProber) Forget(types.NamespacedName) { f.known, f.order = nil, nil }
 
-// recordedEvents are the events since they were taken last, each as "Type Reason text".
-type recordedEvents []string
+// ownEvents are the events of the one ExternalBackend since they were taken last, each as "Type Reason text".
+type ownEvents []string
 
-func (r *recordedEvents) Eventf(_, _ runtime.Object, kind, reason, _, format string, args ...any) {
+func (r *ownEvents) Eventf(_, _ runtime.Object, kind, reason, _, format string, args ...any) {
 	*r = append(*r, fmt.Sprintf("%s %s "+format, append([]any{kind, reason}, args...)...))
 }
 
 // take returns the events since the last call.
-func (r *recordedEvents) take() []string {
+func (r *ownEvents) take() []string {
 	out := *r
 	*r = nil
 	return out

@@ -88,10 +88,14 @@ func CacheOptions() cache.Options {
 
 // Setup makes the engines and the controller that joins them, and adds all to mgr. Engines and controller run on the leader alone.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prometheus.Registerer) error {
+	recorder, err := newRecorder(ctx, mgr)
+	if err != nil {
+		return err
+	}
 	r := &Reconciler{
 		Client:   timed{client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy)},
 		Live:     timedReader{mgr.GetAPIReader()},
-		Recorder: mgr.GetEventRecorder("external-backend"),
+		Recorder: recorder,
 		Metrics:  NewMetrics(metrics),
 		Options:  options,
 		Started:  time.Now(),

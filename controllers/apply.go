@@ -431,7 +431,7 @@ func (w *sliceWriter) leave(s *discoveryv1.EndpointSlice) {
 }
 
 // stopForeign ends what others publish behind the Service and may be taken away, now that ours stands.
-func (r *Reconciler) stopForeign(ctx context.Context, o *observation, out *outcome) {
+func (r *Reconciler) stopForeign(ctx context.Context, o *observation, m *memory, out *outcome) {
 	for _, s := range o.yielding {
 		err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID})
 		if err == nil {
@@ -445,11 +445,13 @@ func (r *Reconciler) stopForeign(ctx context.Context, o *observation, out *outco
 	}
 	marked := o.yieldingEndpoints.DeepCopy()
 	metav1.SetMetaDataLabel(&marked.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
-	if err := r.Patch(ctx, marked, client.MergeFrom(o.yieldingEndpoints)); client.IgnoreNotFound(err) != nil {
+	switch err := r.Patch(ctx, marked, client.MergeFrom(o.yieldingEndpoints)); {
+	case err == nil:
+		m.markedEndpoints = marked.ResourceVersion
+		out.notes = append(out.notes, noteForeignRemoved("Endpoints", marked.Name))
+	case !apierrors.IsNotFound(err):
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Endpoints %q can't be marked: %s", marked.Name, refusal(err)), err)
-		return
 	}
-	out.notes = append(out.notes, noteForeignRemoved("Endpoints", marked.Name))
 }
 
 // dns is how b's names are to be asked, less the nameservers that policy refuses.

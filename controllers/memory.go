@@ -64,7 +64,7 @@ type memory struct {
 	refusals      int
 	refusedSlices map[string]int
 	sliceTries    int
-	// markedEndpoints is the resource version of the Endpoints object that was given to us last.
+	// markedEndpoints is the resource version of the Endpoints object when it was marked last.
 	markedEndpoints string
 
 	status     *v1alpha1.ExternalBackendStatus

@@ -96,7 +96,7 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 		return nil, err
 	}
 	o.slices = m.latest(cached, r.now())
-	if err := r.observeOthers(ctx, b, key, o); err != nil {
+	if err := r.observeOthers(ctx, b, key, o, m); err != nil {
 		return nil, err
 	}
 	abandoned, keptUntil := m.abandoned(o.kept, r.now())
@@ -198,7 +198,7 @@ func (r *Reconciler) listSlices(ctx context.Context, namespace, index, value str
 }
 
 // observeOthers finds what others publish behind the Service.
-func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBackend, service types.NamespacedName, o *observation) error {
+func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBackend, service types.NamespacedName, o *observation, m *memory) error {
 	behind, err := r.listSlices(ctx, service.Namespace, indexService, service.Name)
 	if err != nil {
 		return err
@@ -240,6 +240,9 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 	endpoints.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Endpoints"))
 	if err := r.Get(ctx, service, &endpoints); client.IgnoreNotFound(err) != nil {
 		return err
+	}
+	if later(m.markedEndpoints, endpoints.ResourceVersion) { // the cache has yet to show it
+		metav1.SetMetaDataLabel(&endpoints.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
 	}
 	o.judge(b, foreign, &endpoints)
 	o.judgeLeft(left)

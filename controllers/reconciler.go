@@ -352,7 +352,7 @@ func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.Externa
 	notes := o.nameNotes(b)
 	changes, publication := plan.PassthroughSlices(r.template(b, o, m, &front), b, front.Serves, notes.Denied == "", o.slices)
 	if r.applySlices(ctx, b, o, m, changes, out) && len(publication.Endpoints) > 0 && out.status.Programmed == "" {
-		r.stopForeign(ctx, o, out)
+		r.stopForeign(ctx, o, m, out)
 	}
 	candidates := plan.NoEndpoints(b, notes)
 	front.mismatch(b, &candidates, out)
@@ -397,7 +397,7 @@ func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o
 	p := r.planSlices(b, o, m, out)
 	written := r.applySlices(ctx, b, o, m, p.changes, out)
 	if p.settled && written && out.status.Programmed == "" { // what others publish behind a Service that we could not take over is theirs
-		r.stopForeign(ctx, o, out)
+		r.stopForeign(ctx, o, m, out)
 	}
 	p.front.mismatch(b, &p.candidates, out)
 	out.next = earlier(out.next, p.publication.Next)

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -634,5 +635,46 @@ func TestPassedOn(t *testing.T) {
 		if s := own(); s == nil || *s.Endpoints[0].Conditions.Ready != well {
 			t.Errorf("an address that was ready=%t with %s is published as %v", well, tt.sibling, s)
 		}
+	}
+}
+
+// reasons records the reasons of events.
+type reasons []string
+
+func (r *reasons) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
+	*r = append(*r, reason)
+}
+
+// TestEndpointsMarkedOnce: Endpoints that are taken over are marked, and told of, once, however long the cache takes to show the mark.
+func TestEndpointsMarkedOnce(t *testing.T) {
+	service := stories[len(stories)-1].objects()[0]
+	endpoints := &corev1.Endpoints{ //nolint:staticcheck // those that are there have to be taken over
+		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-endpoints"},
+		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "203.0.113.1"}}, Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}}}}, //nolint:staticcheck // as above
+	}
+	w := newWorld(t, service, endpoints)
+	told := &reasons{}
+	w.reconciler.Recorder = told
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
+	w.refresh()
+	for range 4 { // the cache shows nothing of what is written
+		if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	for _, reason := range *told {
+		if reason == eventForeignRemoved {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("told %d times: %v", n, *told)
+	}
+	w.settle()
+	w.ok(w.live.Get(t.Context(), shop, endpoints))
+	if endpoints.Labels[discoveryv1.LabelSkipMirror] != "true" {
+		t.Error("the Endpoints are not marked")
 	}
 }

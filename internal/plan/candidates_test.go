@@ -226,3 +226,29 @@ func TestRefusedNames(t *testing.T) {
 		})
 	}
 }
+
+// TestDrainEndBounded: an end of draining that was written by a clock that runs ahead is brought back to drainSeconds from now, once.
+func TestDrainEndBounded(t *testing.T) {
+	ahead := at("pool", "203.0.113.1")
+	ahead.DrainUntil, ahead.Terminating, ahead.Ready = testNow.Add(24*time.Hour), true, false
+	in := drained(standing(ahead), poolTarget)
+	drain := time.Duration(*in.Backend.Spec.DrainSeconds) * time.Second
+	in.Answers = map[string]Answer{"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3")}}}}
+	var until time.Time
+	for i := range 3 {
+		c := findCandidates(in)
+		p := slices.IndexFunc(c.Endpoints, func(e Endpoint) bool { return e.Addr == ahead.Addr })
+		if p < 0 || drain == 0 {
+			t.Fatalf("it has left: %v", c.Endpoints)
+		}
+		if e := c.Endpoints[p]; i == 0 {
+			until = e.DrainUntil
+		} else if !e.DrainUntil.Equal(until) {
+			t.Errorf("its end moves from %v to %v", until, e.DrainUntil)
+		}
+		in.Published, in.Now = standing(c.Endpoints[p]), in.Now.Add(time.Second)
+	}
+	if left := until.Sub(testNow); left < drain || left > drain+time.Second {
+		t.Errorf("it leaves in %v, not in %v", left, drain)
+	}
+}

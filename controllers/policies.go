@@ -29,11 +29,14 @@ type policies struct {
 	defaultDeny   bool
 	clusterDomain string
 
-	changes chan struct{}         // holds one where something has changed; nil: nobody runs
-	tell    func(context.Context) // has every ExternalBackend reconciled
+	changes chan struct{} // holds one where something has changed; nil: nobody runs
+	// tell has every ExternalBackend reconciled, or where differs is given those with an address of
+	// which it reports that policy takes it for something else now.
+	tell func(ctx context.Context, differs func(netip.Addr) bool)
 
 	mu    sync.Mutex  // held while policy is compiled
 	set   *policy.Set // nil: has to be compiled
+	rules bool        // more has changed than ranges, and not everyone has been told
 	views sync.Map    // what each namespace may use, a namespaceView by name; read without mu
 }
 
@@ -46,8 +49,14 @@ type namespaceView struct {
 // changed makes the next view be compiled anew, and tells everyone soon.
 func (p *policies) changed() {
 	p.mu.Lock()
-	p.set = nil
+	p.set, p.rules = nil, true
 	p.mu.Unlock()
+	p.signal()
+}
+
+// signal has run compile policy soon. Until then all go by the ranges that they know: Nodes come and
+// go all the time, and few ExternalBackends have addresses among theirs.
+func (p *policies) signal() {
 	select {
 	case p.changes <- struct{}{}:
 	default:
@@ -86,12 +95,31 @@ func (p *policies) run(ctx context.Context) error {
 		case <-p.changes: // what is compiled now has seen it
 		default:
 		}
+		p.mu.Lock()
+		before := p.set
+		if p.rules {
+			before = nil
+		}
+		p.set, p.rules = nil, false
+		p.mu.Unlock()
 		p.views.Range(func(namespace, _ any) bool {
 			p.renew(ctx, namespace.(string))
 			return ctx.Err() == nil
 		})
-		p.tell(ctx)
+		p.tell(ctx, p.differs(before))
 	}
+}
+
+// differs returns what tells which addresses are of another kind than before; nil where more may have
+// changed.
+func (p *policies) differs(before *policy.Set) func(netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.set
+	if before == nil || now == nil {
+		return nil
+	}
+	return func(a netip.Addr) bool { return !before.SameKinds(now, a) }
 }
 
 // renew makes the view of a namespace anew. Where that fails the old one holds until somebody

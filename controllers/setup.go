@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -189,11 +191,11 @@ func indexes() []index {
 func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 	endpoints := &metav1.PartialObjectMetadata{}
 	endpoints.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Endpoints"))
-	r.policies.tell = func(ctx context.Context) { flips.add(r.backends(ctx)) }
+	r.policies.tell = func(ctx context.Context, differs func(netip.Addr) bool) { flips.add(r.concerned(ctx, differs)) }
 	if err := mgr.Add(runnable(r.policies.run)); err != nil {
 		return err
 	}
-	rules := r.policies.watch()
+	rules, ranges := watchChanges(r.policies.changed), watchChanges(r.policies.signal)
 	specs := predicate.Funcs{UpdateFunc: specChanged}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("externalbackend").
@@ -205,8 +207,8 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		}), builder.OnlyMetadata).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
 		Watches(&v1alpha1.ExternalBackendPolicy{}, rules, builder.WithPredicates(specs)).
-		Watches(&corev1.Node{}, rules, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
-		Watches(&networkingv1.ServiceCIDR{}, rules,
+		Watches(&corev1.Node{}, ranges, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
+		Watches(&networkingv1.ServiceCIDR{}, ranges,
 			builder.WithPredicates(predicate.Funcs{UpdateFunc: serviceRangesChanged})).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			r.policies.namespaceChanged(ctx, o.GetName())
@@ -220,18 +222,18 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		Complete(r)
 }
 
-// watch handles the events of what policy is compiled from. What is there at the start is no
+// watchChanges handles the events of what policy is compiled from. What is there at the start is no
 // change: the first view is compiled from all of it.
-func (p *policies) watch() handler.EventHandler {
+func watchChanges(changed func()) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) {
 			if !e.IsInInitialList {
-				p.changed()
+				changed()
 			}
 		},
-		UpdateFunc: func(context.Context, event.UpdateEvent, queue) { p.changed() },
-		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { p.changed() },
+		UpdateFunc: func(context.Context, event.UpdateEvent, queue) { changed() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { changed() },
 	}
 }
 
@@ -323,6 +325,56 @@ func (r *Reconciler) backends(ctx context.Context, options ...client.ListOption)
 		requests[i] = request(list.Items[i].Namespace, list.Items[i].Name)
 	}
 	return requests
+}
+
+// concerned are the ExternalBackends with an address that differs tells of: one of spec, of an answer
+// or of a slice. All are where differs is nil.
+func (r *Reconciler) concerned(ctx context.Context, differs func(netip.Addr) bool) []reconcile.Request {
+	all := r.backends(ctx)
+	if differs == nil {
+		return all
+	}
+	return slices.DeleteFunc(all, func(request reconcile.Request) bool {
+		var b v1alpha1.ExternalBackend
+		if err := r.Get(ctx, request.NamespacedName, &b); err != nil {
+			return apierrors.IsNotFound(err)
+		}
+		own, err := r.slicesOf(ctx, request.NamespacedName)
+		return err == nil && !slices.ContainsFunc(addressesOf(&b, own, r.Resolver.Snapshot(request.NamespacedName)), differs)
+	})
+}
+
+// addressesOf are all addresses about which policy decides for b.
+func addressesOf(b *v1alpha1.ExternalBackend, own []*discoveryv1.EndpointSlice, answers map[resolve.Question]resolve.Answer) []netip.Addr {
+	var out []netip.Addr
+	add := func(text string) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a)
+		}
+	}
+	for i := range b.Spec.Targets {
+		add(b.Spec.Targets[i].Address)
+	}
+	if b.Spec.DNS != nil {
+		for _, text := range b.Spec.DNS.Nameservers {
+			if ns, err := parseNameserver(text, b.Spec.DNS.Transport); err == nil {
+				out = append(out, ns.Addr())
+			}
+		}
+	}
+	for _, answer := range answers {
+		for i := range answer.Addrs {
+			out = append(out, answer.Addrs[i].IP)
+		}
+	}
+	for _, s := range own {
+		for i := range s.Endpoints {
+			for _, text := range s.Endpoints[i].Addresses {
+				add(text)
+			}
+		}
+	}
+	return out
 }
 
 func request(namespace, name string) reconcile.Request {

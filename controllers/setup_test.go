@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -74,7 +77,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 		})}
 		r.policies = p
 		informers := watching(t, w)
-		p.tell = func(context.Context) { told.Add(1) }
+		p.tell = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
 		addr := netip.MustParseAddrPort("203.0.113.1:8080")
 		m := r.memories.of(shop)
 		m.setDial(map[netip.AddrPort]string{addr: ""})
@@ -118,6 +121,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 func TestRulesMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.reconciler.policies.changes = make(chan struct{}, 1)
 		informers := watching(t, w)
 		for _, kind := range []func() client.Object{
 			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} }, func() client.Object { return &networkingv1.ServiceCIDR{} },
@@ -132,6 +136,7 @@ func TestRulesMadeAnew(t *testing.T) {
 				anew.SetUID(uid)
 				anew.SetGeneration(1)
 				informer.Update(old, anew)
+				time.Sleep(policyPause)
 				synctest.Wait()
 				if kept := w.reconciler.policies.set != nil; kept != (uid == "first") {
 					t.Errorf("%T: after an update to the %s object the old rules hold: %t", old, uid, kept)
@@ -143,10 +148,102 @@ func TestRulesMadeAnew(t *testing.T) {
 		single := &networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}
 		dual := single.DeepCopy()
 		dual.Spec.CIDRs = append(dual.Spec.CIDRs, "fd00:10:96::/112")
+		w.reconciler.policies.set = &policy.Set{}
 		informer.Update(single, dual)
+		time.Sleep(policyPause)
 		synctest.Wait()
 		if w.reconciler.policies.set != nil {
 			t.Error("a cluster that has become dual stack guards its new range of Services not")
 		}
 	})
+}
+
+// TestNodesComeAndGo: that a Node comes or goes has those ExternalBackends reconciled that have an address among its own, wherever it stands; a change of rules all.
+func TestNodesComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named := func(name string, change func(*v1alpha1.ExternalBackendSpec)) *v1alpha1.ExternalBackend {
+			b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace}}
+			change(&b.Spec)
+			return b
+		}
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "published-1", Namespace: shop.Namespace, Labels: map[string]string{
+				discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: "published",
+			}},
+			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.7"}}},
+		}
+		w := newWorld(t, slice,
+			named("literal", func(s *v1alpha1.ExternalBackendSpec) {
+				s.Targets = []v1alpha1.Target{{Name: "a", Address: "198.51.100.7"}}
+			}),
+			named("embedded", func(s *v1alpha1.ExternalBackendSpec) {
+				s.Targets = []v1alpha1.Target{{Name: "a", Address: "64:ff9b::c633:6407"}}
+			}),
+			named("nameserver", func(s *v1alpha1.ExternalBackendSpec) { s.DNS = &v1alpha1.DNS{Nameservers: []string{"198.51.100.7:53"}} }),
+			named("published", func(*v1alpha1.ExternalBackendSpec) {}),
+			named("other", func(s *v1alpha1.ExternalBackendSpec) {
+				s.Targets = []v1alpha1.Target{{Name: "a", Address: "203.0.113.7"}}
+			}),
+		)
+		r := w.reconciler
+		var nodes []corev1.Node
+		r.policies.client = nodeReader{r.Client, &nodes}
+		r.policies.changes = make(chan struct{}, 1)
+		informers := watching(t, w)
+		tell := r.policies.tell
+		var woken []string
+		r.policies.tell = func(ctx context.Context, differs func(netip.Addr) bool) {
+			for _, request := range r.concerned(ctx, differs) {
+				woken = append(woken, request.Name)
+			}
+			tell(ctx, differs)
+		}
+		_, err := r.policies.view(t.Context(), shop.Namespace)
+		w.ok(err)
+		informer, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
+		w.ok(err)
+		node := func(address string) *corev1.Node {
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: address}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: address}}}}
+		}
+		expect := func(what string, want ...string) {
+			time.Sleep(policyPause)
+			synctest.Wait()
+			slices.Sort(woken)
+			if !slices.Equal(woken, want) {
+				t.Errorf("%s: reconciled are %v, want %v", what, woken, want)
+			}
+			woken = nil
+		}
+		theirs, ours := node("192.0.2.1"), node("198.51.100.7")
+		nodes = []corev1.Node{*theirs}
+		informer.Add(theirs)
+		expect("a Node that concerns nobody")
+		nodes = append(nodes, *ours)
+		informer.Add(ours)
+		expect("a Node at their address", "embedded", "literal", "nameserver", "published")
+		nodes = nodes[:1]
+		informer.Delete(ours)
+		expect("the Node has gone", "embedded", "literal", "nameserver", "published")
+		rules, err := informers.FakeInformerFor(t.Context(), &v1alpha1.ExternalBackendPolicy{})
+		w.ok(err)
+		informer.Delete(theirs)
+		rules.Add(&v1alpha1.ExternalBackendPolicy{})
+		_, err = r.policies.view(t.Context(), shop.Namespace) // compiled anew before all are told
+		w.ok(err)
+		expect("a policy", "embedded", "literal", "nameserver", "other", "published")
+	})
+}
+
+// nodeReader reads Nodes from a list.
+type nodeReader struct {
+	client.Reader
+	nodes *[]corev1.Node
+}
+
+func (n nodeReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if l, ok := list.(*corev1.NodeList); ok {
+		l.Items = slices.Clone(*n.nodes)
+		return nil
+	}
+	return n.Reader.List(ctx, list, options...)
 }

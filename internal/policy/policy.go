@@ -173,6 +173,19 @@ func (v *View) Name(name string, ports ...Port) Decision {
 	return v.decide(question{reach: reach{free: v.set.anyAddress}, names: v.set.names.at(name), ports: ports})
 }
 
+// SameKinds reports whether both sets take an address, and every one that it
+// embeds, for the same kind: with the same rules they decide alike about it.
+func (s *Set) SameKinds(other *Set, a netip.Addr) bool {
+	a = a.WithZone("")
+	var buf [maxEmbedded]netip.Addr
+	for _, e := range append(embedded(a, buf[:0]), a) {
+		if s.classifier.own(e) != other.classifier.own(e) {
+			return false
+		}
+	}
+	return true
+}
+
 // Nameserver decides about one of spec.dns.nameservers.
 func (v *View) Nameserver(ns netip.AddrPort) Decision {
 	listing := func(a netip.Addr) set { return v.set.listing(netip.AddrPortFrom(a, ns.Port())) }

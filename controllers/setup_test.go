@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
@@ -30,7 +31,7 @@ import (
 	"github.com/external-backend/operator/internal/policy"
 )
 
-// informers can be asked for from several goroutines.
+// informers can be asked for, and for one kind given several handlers, from several goroutines.
 type informers struct {
 	mu sync.Mutex
 	informertest.FakeInformers
@@ -39,7 +40,19 @@ type informers struct {
 func (i *informers) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (cache.Informer, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.FakeInformers.GetInformer(ctx, o, options...)
+	informer, err := i.FakeInformers.GetInformer(ctx, o, options...)
+	return sharedInformer{informer, &i.mu}, err
+}
+
+type sharedInformer struct {
+	cache.Informer
+	mu *sync.Mutex
+}
+
+func (s sharedInformer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Informer.AddEventHandlerWithOptions(h, options)
 }
 
 // watching runs w's controller over informers that the test feeds, until the test ends.

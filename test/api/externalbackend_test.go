@@ -67,6 +67,10 @@ func TestServiceRefusals(t *testing.T) {
 		{"LoadBalancer", typed("LoadBalancer"), nil},
 		{"Headless", typed("Headless"), nil},
 		{"Ref is a word of status", typed("Ref"), []string{"spec.service.type: Unsupported"}},
+		{"kept on deletion", text("spec.deletionPolicy", "Retain"), nil},
+		{"deleted on deletion", text("spec.deletionPolicy", "Delete"), nil},
+		{"unknown deletion policy", text("spec.deletionPolicy", "Orphan"), []string{"spec.deletionPolicy: Unsupported"}},
+		{"empty deletion policy", text("spec.deletionPolicy", ""), []string{"spec.deletionPolicy: Unsupported"}},
 		{"adoption", field("adoptionPolicy", "IfSelectorless"), nil},
 		{"unknown adoption", field("adoptionPolicy", "Always"), []string{"spec.service.adoptionPolicy: Unsupported"}},
 

@@ -17,8 +17,9 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// TestKeptSlicesAreTakenOver: whoever adopts a Service that was kept, or attaches to it, takes the slices of the ExternalBackend that is gone over: an address is missing at no
-// time, and afterwards our verdicts and our spec hold.
+// TestKeptSlicesAreTakenOver: whoever adopts a Service that was kept, or attaches to it, takes the
+// slices of the ExternalBackend that is gone over: an address is missing at no time, and afterwards
+// our verdicts and our spec hold.
 func TestKeptSlicesAreTakenOver(t *testing.T) {
 	for _, way := range []string{adopting, attaching} {
 		for _, controlled := range []bool{true, false} { // not so by Retain with serviceRef
@@ -79,7 +80,8 @@ func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 	})
 }
 
-// TestSiblingsThatAreKeptComeBack: of two ExternalBackends on a Service that were deleted with Retain, the one that comes back first leaves the other's endpoints alone.
+// TestSiblingsThatAreKeptComeBack: of two ExternalBackends on a Service that were deleted with
+// Retain, the one that comes back first leaves the other's endpoints alone.
 func TestSiblingsThatAreKeptComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, slice := leftBy("former", shop.Name)
@@ -100,8 +102,9 @@ func TestSiblingsThatAreKeptComeBack(t *testing.T) {
 	})
 }
 
-// TestSlicesThatWaitAreLeftAlone: slices without owner behind a Service wait for their ExternalBackend. Another one on the Service neither deletes them nor publishes their
-// addresses once more, and follows its own verdicts.
+// TestSlicesThatWaitAreLeftAlone: slices without owner behind a Service wait for their
+// ExternalBackend. Another one on the Service neither deletes them nor publishes their addresses
+// once more, and follows its own verdicts.
 func TestSlicesThatWaitAreLeftAlone(t *testing.T) {
 	for _, way := range []string{adopting, attaching} {
 		service, slice := leftBy("former", shop.Name)

@@ -54,7 +54,8 @@ func (r *Reconciler) removeOrphans(ctx context.Context, key types.NamespacedName
 }
 
 // needed reports whether there is a Service that s stands behind, or by now the ExternalBackend of
-// that key. Where the cache has neither, the API server is asked: caches follow one after the other.
+// that key. Where the cache has neither, the API server is asked: caches follow one after the
+// other.
 func (r *Reconciler) needed(ctx context.Context, key types.NamespacedName, s *discoveryv1.EndpointSlice) (bool, error) {
 	service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 	if service.Name != "" {
@@ -68,7 +69,8 @@ func (r *Reconciler) needed(ctx context.Context, key types.NamespacedName, s *di
 	return b != nil, err
 }
 
-// sinceStart is the later of a creation and the manager's start: what happened in between nobody saw.
+// sinceStart is the later of a creation and the manager's start: what happened in between nobody
+// saw.
 func (r *Reconciler) sinceStart(created metav1.Time) time.Time {
 	if created.After(r.Started) {
 		return created.Time
@@ -80,7 +82,8 @@ func (r *Reconciler) sinceStart(created metav1.Time) time.Time {
 // not even its kind.
 func (r *Reconciler) liveBackend(ctx context.Context, key types.NamespacedName) (*v1alpha1.ExternalBackend, error) {
 	var list v1alpha1.ExternalBackendList
-	err := r.Live.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{metav1.ObjectNameField: key.Name})
+	named := client.MatchingFields{metav1.ObjectNameField: key.Name}
+	err := r.Live.List(ctx, &list, client.InNamespace(key.Namespace), named)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) || err == nil && len(list.Items) == 0 {
 		return nil, nil
 	}
@@ -94,15 +97,16 @@ func (r *Reconciler) liveBackend(ctx context.Context, key types.NamespacedName) 
 // only an ExternalBackend that has just arrived does, whose slices are there without an owner.
 func (r *Reconciler) awaitsService(b *v1alpha1.ExternalBackend, o *observation) time.Time {
 	until := r.sinceStart(b.CreationTimestamp).Add(serviceGrace)
-	if o.service != nil || b.Spec.ServiceRef != nil || !until.After(r.now()) ||
-		meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionProgrammed) || !slices.ContainsFunc(o.slices, ownerless) {
-		return time.Time{}
+	arrived := !meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionProgrammed)
+	missing := o.service == nil && b.Spec.ServiceRef == nil
+	if arrived && missing && until.After(r.now()) && slices.ContainsFunc(o.slices, ownerless) {
+		return until
 	}
-	return until
+	return time.Time{}
 }
 
-// ofService: a Service concerns the ExternalBackends on it, and those that are gone and whose slices
-// wait behind it.
+// ofService: a Service concerns the ExternalBackends on it, and those that are gone and whose
+// slices wait behind it.
 func (r *Reconciler) ofService(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := r.behind(ctx, o.GetNamespace(), o.GetName())
 	list, err := r.listSlices(ctx, o.GetNamespace(), indexService, o.GetName())
@@ -110,9 +114,10 @@ func (r *Reconciler) ofService(ctx context.Context, o client.Object) []reconcile
 		return requests // the cache can't be read, which has been logged for ExternalBackends
 	}
 	for _, s := range list {
-		waits := request(s.Namespace, s.Labels[v1alpha1.LabelName])
-		if ownerless(s) && s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy && waits.Name != "" && !slices.Contains(requests, waits) {
-			requests = append(requests, waits)
+		waits := ownerless(s) && s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
+		owner := request(s.Namespace, s.Labels[v1alpha1.LabelName])
+		if waits && owner.Name != "" && !slices.Contains(requests, owner) {
+			requests = append(requests, owner)
 		}
 	}
 	return requests

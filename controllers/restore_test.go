@@ -26,7 +26,8 @@ const tiersSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: T
   {name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3, adminState: Draining},
   {name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1}, {name: gone, address: 203.0.113.6}]}`
 
-// restored is what a backup tool brings back: names, labels, annotations and content, with neither owners nor the UIDs of before.
+// restored is what a backup tool brings back: names, labels, annotations and content, with neither
+// owners nor the UIDs of before.
 func restored[T client.Object](o T, uid types.UID) T {
 	o.SetOwnerReferences(nil)
 	o.SetUID(uid)
@@ -34,7 +35,8 @@ func restored[T client.Object](o T, uid types.UID) T {
 	return o
 }
 
-// TestRestore brings everything back in every order. Nothing is taken down, and an ExternalBackend that arrives takes its slices up as they were.
+// TestRestore brings everything back in every order. Nothing is taken down, and an ExternalBackend
+// that arrives takes its slices up as they were.
 func TestRestore(t *testing.T) {
 	for _, way := range []string{created, adopting, attaching} {
 		for _, order := range []string{"service slices backend", "slices service backend", "slices backend service"} {
@@ -69,7 +71,7 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 	w.restart()
 	w.prober.verdicts = nil // nobody has been probed anew
 	w.look(shop.Name)
-	for _, what := range strings.Fields(order) {
+	for what := range strings.FieldsSeq(order) {
 		switch what {
 		case "service":
 			w.ok(w.live.Create(t.Context(), restored(service.DeepCopy(), "uid-of-service-2")))
@@ -107,7 +109,8 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 	}
 }
 
-// TestRestoredServiceIsAwaited: an ExternalBackend whose slices are there without a Service gives a restore half a minute to bring it.
+// TestRestoredServiceIsAwaited: an ExternalBackend whose slices are there without a Service gives a
+// restore half a minute to bring it.
 func TestRestoredServiceIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := literalWorld(t)
@@ -206,7 +209,8 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// TestOrphansOfAnArrival: the cache may not have seen yet that the ExternalBackend, or the Service, is there.
+// TestOrphansOfAnArrival: the cache may not have seen yet that the ExternalBackend, or the Service,
+// is there.
 func TestOrphansOfAnArrival(t *testing.T) {
 	for _, arrives := range []client.Object{
 		selectorless(),
@@ -226,7 +230,8 @@ func TestOrphansOfAnArrival(t *testing.T) {
 	}
 }
 
-// leftBy is a Service and what an ExternalBackend that is gone has left behind it: a slice that belongs to the Service, with one address that shop has, and one that it has not.
+// leftBy is a Service and what an ExternalBackend that is gone has left behind it: a slice that
+// belongs to the Service, with one address that shop has, and one that it has not.
 func leftBy(former, name string) (*corev1.Service, *discoveryv1.EndpointSlice) {
 	service := selectorless()
 	service.Name, service.Labels = name, map[string]string{v1alpha1.LabelName: former}
@@ -259,7 +264,8 @@ func TestOrphansHearOfTheirService(t *testing.T) {
 	}
 }
 
-// TestOrphanedUnderARunningManager: kubectl delete --cascade=orphan keeps Service and endpoints, whatever the manager has seen of it.
+// TestOrphanedUnderARunningManager: kubectl delete --cascade=orphan keeps Service and endpoints,
+// whatever the manager has seen of it.
 func TestOrphanedUnderARunningManager(t *testing.T) {
 	for _, way := range []string{created, adopting, attaching} {
 		w := newWorld(t)

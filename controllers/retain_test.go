@@ -110,7 +110,8 @@ func (w *world) look(name string) ctrl.Result {
 	return result
 }
 
-// TestDeletionPolicyDecidesOwners also changes the policy to and fro: that writes metadata alone, and no endpoint moves.
+// TestDeletionPolicyDecidesOwners also changes the policy to and fro: that writes metadata alone,
+// and no endpoint moves.
 func TestDeletionPolicyDecidesOwners(t *testing.T) {
 	const retain, remove = "{deletionPolicy: Retain}", "{deletionPolicy: Delete}"
 	for _, tt := range []struct {
@@ -130,7 +131,8 @@ func TestDeletionPolicyDecidesOwners(t *testing.T) {
 		w := newWorld(t, objects...)
 		verdict(probe.Healthy, 1, 9)(w)
 		w.spec(having(tt.way))
-		// Seven endpoints, three to a slice; then two light slices are left, which a plan would fold if it could.
+		// Seven endpoints, three to a slice; then two light slices are left, which a plan would
+		// fold if it could.
 		w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`)
 		w.settle()
 		w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`)
@@ -207,7 +209,8 @@ func TestRetainHoldsForAnInvalidSpec(t *testing.T) {
 	}
 }
 
-// TestRetainIsNotHeldUpByARefusedService: the owner is written apart from what the API server refuses.
+// TestRetainIsNotHeldUpByARefusedService: the owner is written apart from what the API server
+// refuses.
 func TestRetainIsNotHeldUpByARefusedService(t *testing.T) {
 	w := literalWorld(t)
 	w.refuse = func(o client.Object) error {

@@ -38,7 +38,11 @@ func Retains(b *v1alpha1.ExternalBackend) bool {
 
 // knownPolicy reports whether b's deletionPolicy is one that this version can act on.
 func knownPolicy(b *v1alpha1.ExternalBackend) bool {
-	return slices.Contains([]v1alpha1.DeletionPolicy{v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain}, b.Spec.EffectiveDeletionPolicy())
+	switch b.Spec.EffectiveDeletionPolicy() {
+	case v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain:
+		return true
+	}
+	return false
 }
 
 // SliceOwner returns the owner reference that b's slices carry; nil where there is no telling, and
@@ -52,7 +56,9 @@ func SliceOwner(b *v1alpha1.ExternalBackend, service *corev1.Service) *metav1.Ow
 	case service == nil:
 		return nil
 	case b.Spec.ServiceRef != nil:
-		return &metav1.OwnerReference{APIVersion: kindService.GroupVersion().String(), Kind: kindService.Kind, Name: service.Name, UID: service.UID}
+		return &metav1.OwnerReference{
+			APIVersion: kindService.GroupVersion().String(), Kind: kindService.Kind, Name: service.Name, UID: service.UID,
+		}
 	}
 	return metav1.NewControllerRef(service, kindService)
 }
@@ -76,7 +82,8 @@ func setOwner(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	switch {
 	case adopted:
 	case Retains(b):
-		s.OwnerReferences = slices.DeleteFunc(s.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == b.UID })
+		toBackend := func(ref metav1.OwnerReference) bool { return ref.UID == b.UID }
+		s.OwnerReferences = slices.DeleteFunc(s.OwnerReferences, toBackend)
 	case metav1.GetControllerOf(s) == nil:
 		s.OwnerReferences = append(s.OwnerReferences, *metav1.NewControllerRef(b, kindBackend))
 	}

@@ -56,7 +56,8 @@ func (k kept) check() {
 	k.h.WaitRoutes("web", k.pair.a.At4(8080))
 }
 
-// underLoad sends requests while it does something, of which none may be lost and at which no endpoint of the Service may change.
+// underLoad sends requests while it does something, of which none may be lost and at which no
+// endpoint of the Service may change.
 func (k kept) underLoad(do func(more func())) {
 	k.h.T.Helper()
 	before := k.pair.sb.Requests()
@@ -73,7 +74,8 @@ func (k kept) underLoad(do func(more func())) {
 	}
 }
 
-// watchUnchanged watches the slices behind a Service. The function it returns ends that, and wants no endpoint and no condition to have changed.
+// watchUnchanged watches the slices behind a Service. The function it returns ends that, and wants
+// no endpoint and no condition to have changed.
 func watchUnchanged(h *harness.Test, service string) (unchanged func()) {
 	h.T.Helper()
 	before := map[string]string{}
@@ -172,7 +174,8 @@ func (k kept) restore(o client.Object) {
 	}
 }
 
-// wantTakenUp waits until the ExternalBackend is Ready, and wants the Service and the slices to be those that were restored, and to have their owners.
+// wantTakenUp waits until the ExternalBackend is Ready, and wants the Service and the slices to be
+// those that were restored, and to have their owners.
 func (k kept) wantTakenUp(saved backup) {
 	h := k.h
 	h.T.Helper()
@@ -198,8 +201,9 @@ func (k kept) wantTakenUp(saved backup) {
 	}
 }
 
-// TestRestore brings everything back in a backup tool's order: the Service, then its slices, both with other UIDs and without owners, at last the ExternalBackend.
-// From the moment at which traffic flows no request is lost and no endpoint changes.
+// TestRestore brings everything back in a backup tool's order: the Service, then its slices, both
+// with other UIDs and without owners, at last the ExternalBackend. From the moment at which traffic
+// flows no request is lost and no endpoint changes.
 func TestRestore(t *testing.T) {
 	serve := func(k kept, saved backup) {
 		k.h.T.Helper()
@@ -254,7 +258,8 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// TestRestoreOfTheServiceLast: where slices and ExternalBackend are there first, the Service is waited for, and keeps its ClusterIP.
+// TestRestoreOfTheServiceLast: where slices and ExternalBackend are there first, the Service is
+// waited for, and keeps its ClusterIP.
 func TestRestoreOfTheServiceLast(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -273,7 +278,8 @@ func TestRestoreOfTheServiceLast(t *testing.T) {
 	wantAnswers(h, "http", clusterAddrs(h, "web", 80)[0], k.pair.a)
 }
 
-// TestOrphansGo: what nobody needs any more is deleted: slices without owner, Service and ExternalBackend.
+// TestOrphansGo: what nobody needs any more is deleted: slices without owner, Service and
+// ExternalBackend.
 func TestOrphansGo(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager("--orphan-grace=3s")
@@ -303,7 +309,8 @@ func TestOrphansGo(t *testing.T) {
 	})
 }
 
-// TestChangeOfDeletionPolicy changes the policy to and fro under load, for a Service of ours and for one of somebody else's.
+// TestChangeOfDeletionPolicy changes the policy to and fro under load, for a Service of ours and
+// for one of somebody else's.
 func TestChangeOfDeletionPolicy(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -347,7 +354,8 @@ func TestChangeOfDeletionPolicy(t *testing.T) {
 	}
 }
 
-// TestCRDReinstalled deletes the CRD under a running manager, and with it every ExternalBackend; then it installs both again.
+// TestCRDReinstalled deletes the CRD under a running manager, and with it every ExternalBackend;
+// then it installs both again.
 func TestCRDReinstalled(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -380,7 +388,8 @@ func TestCRDReinstalled(t *testing.T) {
 	}
 }
 
-// TestCascadeOrphan deletes an ExternalBackend without Retain, and keeps what it owns, while the manager runs; then it comes back.
+// TestCascadeOrphan deletes an ExternalBackend without Retain, and keeps what it owns, while the
+// manager runs; then it comes back.
 func TestCascadeOrphan(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager("--orphan-grace=0")

@@ -174,7 +174,10 @@ func printCosts(r *report, costs [][3]cost) {
 				rates = append(rates, "-")
 			}
 		}
-		r.row(k.name, k.period, ours, theirs, lean, ratio, goal, verdict,
-			fmt.Sprintf("%.2f", float64(ours.median())/float64(lean.median())), strings.Join(rates, ", "))
+		ofLean := "-"
+		if lean.median() > 0 {
+			ofLean = fmt.Sprintf("%.2f", float64(ours.median())/float64(lean.median()))
+		}
+		r.row(k.name, k.period, ours, theirs, lean, ratio, goal, verdict, ofLean, strings.Join(rates, ", "))
 	}
 }

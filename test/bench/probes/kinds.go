@@ -67,10 +67,10 @@ var kinds = []kind{
 	{name: "HTTPS, kept alive, often", port: portHTTPS, period: often, http: true, tls: true, keep: true, like: "HTTPS, full handshake", goal: 0.125},
 	{name: "gRPC, kept alive (HAProxy: new connection)", port: portGRPC, period: often, grpc: true, keep: true},
 	{name: "HTTP, new connection, by default", port: portHTTP, period: byDefault, http: true},
-	{name: "HTTP, kept alive, by default", port: portHTTP, period: byDefault, http: true, keep: true, like: "HTTP, new connection, by default"},
+	{name: "HTTP, kept alive, by default", port: portHTTP, period: byDefault, http: true, keep: true},
 	{name: "HTTPS, full handshake, by default", port: portFull, period: byDefault, http: true, tls: true},
-	{name: "HTTPS, kept alive, by default", port: portHTTPS, period: byDefault, http: true, tls: true, keep: true, like: "HTTPS, full handshake, by default"},
-	{name: "gRPC, kept alive, by default (HAProxy: new connection)", port: portGRPC, period: byDefault, grpc: true, keep: true},
+	{name: "HTTPS, kept alive, by default", port: portHTTPS, period: byDefault, http: true, tls: true, keep: true},
+	{name: "gRPC, kept alive, by default", port: portGRPC, period: byDefault, grpc: true, keep: true},
 }
 
 // count is how many targets are checked: as many checks a second by default as with TLS.
@@ -84,8 +84,9 @@ func (k kind) count() int {
 // warmUp is the time in which a prober starts, and every target is checked once at least.
 func (k kind) warmUp() time.Duration { return k.period + 2*time.Second }
 
-// haproxy tells whether HAProxy has such a check.
-func (k kind) haproxy() bool { return !k.keep || k.grpc }
+// haproxy tells whether HAProxy has such a check. By default it begins all handshakes together, more
+// than the machine can do in a period.
+func (k kind) haproxy() bool { return (!k.keep || k.grpc) && k.period != byDefault }
 
 // check is the kind in the engine's words.
 func (k kind) check(ca string) (*probe.Check, error) {

@@ -11,8 +11,9 @@ const (
 	maxBody = 4 << 10  // bytes of a body, or of an answer without a protocol, that are read at most
 	maxHead = 32 << 10 // bytes of headers that are read at most
 
-	// maxHandshake is how many bytes a peer may say in a TLS handshake: long chains of certificates have 10 KiB. After more than maxKeptHandshake the connection is not
-	// kept, because the certificates would be kept with it.
+	// maxHandshake is how many bytes a peer may say in a TLS handshake: long chains of certificates
+	// have 10 KiB. After more than maxKeptHandshake the connection is not kept, because the
+	// certificates would be kept with it.
 	maxHandshake     = 32 << 10
 	maxKeptHandshake = 16 << 10
 )

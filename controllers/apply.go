@@ -413,8 +413,7 @@ func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
 
 // ours: the slice bears a mark of ours, so that it is not just someone's who took its name.
 func ours(s *discoveryv1.EndpointSlice) bool {
-	_, annotated := s.Annotations[v1alpha1.AnnotationEndpoints]
-	return annotated || s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
+	return plan.Annotated(s) || s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
 }
 
 func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {

@@ -94,7 +94,7 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 
 	w.sameEndpoints("at the end", before)
 	for name, s := range w.slices() {
-		if got, was := s.Annotations[v1alpha1.AnnotationEndpoints], before[name].Annotations[v1alpha1.AnnotationEndpoints]; got != was {
+		if got, was := s.Annotations["external-backend.io/endpoints"], before[name].Annotations["external-backend.io/endpoints"]; got != was {
 			t.Errorf("the annotation of slice %s was %q and is %q", name, was, got)
 		}
 		if ref := s.OwnerReferences; len(ref) != 1 || ref[0].UID != "uid-of-service-2" && ref[0].UID != "uid-of-shop-2" {
@@ -242,7 +242,7 @@ func leftBy(former, name string) (*corev1.Service, *discoveryv1.EndpointSlice) {
 			Labels: map[string]string{
 				discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: former,
 			},
-			Annotations:     map[string]string{v1alpha1.AnnotationEndpoints: ""},
+			Annotations:     map[string]string{"external-backend.io/endpoints": ""},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -536,6 +537,58 @@ func TestProtectedLater(t *testing.T) {
 	}
 }
 
+// TestUnreadAnnotation: after a restart that finds annotations it can't read nothing leaves, and no
+// condition changes, before names and verdicts are known.
+func TestUnreadAnnotation(t *testing.T) {
+	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}},
+		targets: [{name: pool, hostname: pool.example.com, tier: 1}, {name: fixed, address: 203.0.113.200}]}`
+	for _, text := range []string{"", "v2:pool*2~0000", "v1:pool^1*2~0000"} {
+		t.Run(text, func(t *testing.T) {
+			w := newWorld(t)
+			resolves(1, 3)(w)
+			verdict(probe.Healthy, 1, 3)(w)
+			verdict(probe.Unhealthy, 200, 201)(w)
+			w.spec(spec)
+			w.settle()
+			want := conditionsByAddress(w.endpoints())
+			for _, o := range w.objects() {
+				if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+					s.Annotations["external-backend.io/endpoints"] = text
+					w.ok(w.live.Update(t.Context(), s))
+				}
+			}
+			known, verdicts := w.resolver.known, w.prober.verdicts
+			expect := func(when string) {
+				w.settle()
+				if got := conditionsByAddress(w.endpoints()); !maps.Equal(want, got) {
+					t.Errorf("%s: %v, before the restart it was %v", when, got, want)
+				}
+			}
+
+			w.resolver.known, w.prober.verdicts = nil, nil
+			w.restart()
+			expect("nothing is known")
+			w.resolver.known = known
+			expect("the name has its answer")
+			w.prober.verdicts = verdicts
+			expect("the verdicts are there")
+			for _, e := range w.endpoints() {
+				if e.Target == "" {
+					t.Errorf("%s is of no target in the end", e.Addr)
+				}
+			}
+		})
+	}
+}
+
+func conditionsByAddress(endpoints map[netip.Addr]plan.Endpoint) map[netip.Addr][3]bool {
+	out := map[netip.Addr][3]bool{}
+	for addr, e := range endpoints {
+		out[addr] = [3]bool{e.Ready, e.Serving, e.Terminating}
+	}
+	return out
+}
+
 // theirService is a Service that someone else made, for serviceRef.
 func theirService() *corev1.Service {
 	return &corev1.Service{
@@ -556,7 +609,7 @@ func TestLeavingGivesWay(t *testing.T) {
 		leaving := !drainUntil.IsZero()
 		e := plan.Endpoint{
 			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"), Ports: []plan.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
-			Ready: !leaving, Serving: true, Terminating: leaving, DrainUntil: drainUntil,
+			Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving, DrainUntil: drainUntil,
 		}
 		slice := plan.Slices(plan.SliceTemplate{
 			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100, Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),

@@ -9,10 +9,6 @@ const (
 	// LabelName is the label, on Services and EndpointSlices, that holds the
 	// ExternalBackend's name.
 	LabelName = "external-backend.io/name"
-
-	// AnnotationEndpoints is the annotation on an EndpointSlice that tells, in
-	// runs, which endpoint is of which target and until when it drains.
-	AnnotationEndpoints = "external-backend.io/endpoints"
 )
 
 // Bounds that whoever writes status must keep; the schema refuses more.

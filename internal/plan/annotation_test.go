@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/external-backend/operator/api/v1alpha1"
 )
 
 var equalAddrs = cmpopts.EquateComparable(netip.Addr{})
@@ -22,9 +20,13 @@ var equalAddrs = cmpopts.EquateComparable(netip.Addr{})
 func attributed(t *testing.T) *discoveryv1.EndpointSlice {
 	t.Helper()
 	desired := append(pool("a", "", 0, 2), pool("b", "", 5, 1)...)
-	desired[2].Rank, desired[2].DrainUntil, desired[2].Terminating, desired[2].Ready = 3, time.Unix(1_763_683_200, 0).UTC(), true, false
+	for i := range 2 { // healthy standbys
+		desired[i].Tier, desired[i].Ready, desired[i].Serving = 1, false, false
+	}
+	desired[2].Tier, desired[2].Rank, desired[2].DrainUntil = 5, 3, time.Unix(1_763_683_200, 0).UTC()
+	desired[2].Terminating, desired[2].Ready, desired[2].Healthy = true, false, false // fail-open
 	s := Slices(testTemplate(5), desired, nil).Create[0]
-	if got, want := s.Annotations[v1alpha1.AnnotationEndpoints], "a*2~3576,b/3@1763683200~d2ed"; got != want {
+	if got, want := s.Annotations[annotationEndpoints], "v1:a^1+*2~7b93,b^5/3!@1763683200~1c36"; got != want {
 		t.Errorf("annotation %q, want %q", got, want)
 	}
 	if diff := gocmp.Diff(desired, Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), equalAddrs); diff != "" {
@@ -43,13 +45,17 @@ func TestPublishedTargets(t *testing.T) {
 		{"as written", func(*discoveryv1.EndpointSlice) {}, "a a b"},
 		{"no annotation", func(s *discoveryv1.EndpointSlice) { s.Annotations = nil }, ". . ."},
 		{"garbage", setAnnotation("\x00~*@/,,~,"), ". . ."},
-		{"a target renamed", setAnnotation("c*2~3576,b/3@1763683200~d2ed"), ". . b"},
-		{"a drain prolonged", setAnnotation("a*2~3576,b/3@1763683201~d2ed"), "a a ."},
-		{"a run too many", setAnnotation("a*2~3576,b/3@1763683200~d2ed,c~0000"), "a a b"},
-		{"a count too great", setAnnotation("a*65535~3576"), ". . ."},
-		{"a count beyond reason", setAnnotation("a*99999999999999999999~3576"), ". . ."},
-		{"a count of none", setAnnotation("a*0~3576,b/3@1763683200~d2ed"), ". . ."},
-		{"a rank beyond reason", setAnnotation("a*2~3576,b/300@1763683200~d2ed"), "a a ."},
+		{"a target renamed", setAnnotation("v1:c^1+*2~7b93,b^5/3!@1763683200~1c36"), ". . b"},
+		{"a drain prolonged", setAnnotation("v1:a^1+*2~7b93,b^5/3!@1763683201~1c36"), "a a ."},
+		{"a run too many", setAnnotation("v1:a^1+*2~7b93,b^5/3!@1763683200~1c36,c~0000"), "a a b"},
+		{"a count too great", setAnnotation("v1:a^1+*65535~7b93"), ". . ."},
+		{"a count beyond reason", setAnnotation("v1:a^1+*99999999999999999999~7b93"), ". . ."},
+		{"a count of none", setAnnotation("v1:a^1+*0~7b93,b^5/3!@1763683200~1c36"), ". . ."},
+		{"a tier beyond reason", setAnnotation("v1:a^1+*2~7b93,b^128/3!@1763683200~1c36"), "a a ."},
+		{"health turned round", setAnnotation("v1:a^1!*2~7b93,b^5/3!@1763683200~1c36"), ". . b"},
+		{"another version", setAnnotation("v2:a^1+*2~7b93,b^5/3!@1763683200~1c36"), ". . ."},
+		{"no version", setAnnotation("a^1+*2~7b93,b^5/3!@1763683200~1c36"), ". . ."},
+		{"a rank beyond reason", setAnnotation("v1:a^1+*2~7b93,b^5/300!@1763683200~1c36"), "a a ."},
 		{"an address changed", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "10.0.0.77" }, ". . b"},
 		{"an endpoint removed", func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[1:] }, ". ."},
 		{"an endpoint added", func(s *discoveryv1.EndpointSlice) { s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, "a a b"},
@@ -63,7 +69,7 @@ func TestPublishedTargets(t *testing.T) {
 			test.edit(s)
 			var got []string
 			for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
-				if e.Target == "" && (e.Rank != 0 || !e.DrainUntil.IsZero()) {
+				if e.Target == "" && (e.Rank != 0 || e.Tier != 0 || !e.DrainUntil.IsZero() || e.Healthy != e.Serving) || e.Unread != (e.Target == "") {
 					t.Errorf("of no target, yet %+v", e)
 				}
 				if e.Target == "" {
@@ -79,7 +85,7 @@ func TestPublishedTargets(t *testing.T) {
 }
 
 func setAnnotation(text string) func(*discoveryv1.EndpointSlice) {
-	return func(s *discoveryv1.EndpointSlice) { s.Annotations[v1alpha1.AnnotationEndpoints] = text }
+	return func(s *discoveryv1.EndpointSlice) { s.Annotations[annotationEndpoints] = text }
 }
 
 // TestPublishedForeign reads slices that others wrote: fields may be missing, endpoints may be doubled.
@@ -98,8 +104,8 @@ func TestPublishedForeign(t *testing.T) {
 	names := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "b"}, AddressType: discoveryv1.AddressTypeFQDN, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"db.example.com"}}}}
 	ports := []Port{{Port: 80, Protocol: corev1.ProtocolTCP}}
 	want := []Endpoint{
-		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Ready: true, Serving: true},
-		{Addr: netip.MustParseAddr("10.0.0.3"), Ports: ports},
+		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Ready: true, Serving: true, Healthy: true, Unread: true},
+		{Addr: netip.MustParseAddr("10.0.0.3"), Ports: ports, Unread: true},
 	}
 	if diff := gocmp.Diff(want, Published([]*discoveryv1.EndpointSlice{names, foreign}).Endpoints(), equalAddrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -123,19 +129,19 @@ func TestPublishedTwice(t *testing.T) {
 func TestAnnotationSize(t *testing.T) {
 	var r runEncoder
 	for i := range maxPerSlice {
-		r.add(&Endpoint{Target: fmt.Sprintf("%063d", i), Rank: 127, DrainUntil: time.Unix(9_999_999_999, 0)}, "10.0.0.1")
+		r.add(&Endpoint{Target: fmt.Sprintf("%063d", i), Tier: 127, Rank: 127, Healthy: true, DrainUntil: time.Unix(9_999_999_999, 0)}, "10.0.0.1")
 	}
-	if n := len(r.bytes()); n > 90<<10 {
+	if n := len(r.bytes()); n > 95<<10 {
 		t.Errorf("%d bytes", n)
 	}
 }
 
 func FuzzPublished(f *testing.F) {
-	f.Add("a*2~3576,b/3@1763683200~d2ed", "10.0.0.1")
+	f.Add("v1:a^1+*2~7b93,b^5/3!@1763683200~1c36", "10.0.0.1")
 	f.Add("*~,/@", "::1%1")
 	f.Fuzz(func(t *testing.T, annotation, address string) {
 		s := attributed(t)
-		s.Annotations[v1alpha1.AnnotationEndpoints] = annotation
+		s.Annotations[annotationEndpoints] = annotation
 		s.Endpoints[0].Addresses[0] = address
 		if got := Published([]*discoveryv1.EndpointSlice{s}).Endpoints(); len(got) > 3 {
 			t.Errorf("%+v", got)

@@ -38,6 +38,11 @@ type Answer struct {
 	Refusal Refusal
 }
 
+// missing: nothing is known of the name, whether it exists included.
+func (a *Answer) missing() bool {
+	return a.Status == AnswerPending || a.Status == AnswerFailed && a.Reason == v1alpha1.ReasonResolutionFailed
+}
+
 // Addr is one address of an answer. Port and Rank are 0 but for SRV.
 type Addr struct {
 	IP   netip.Addr
@@ -88,11 +93,15 @@ type origin struct {
 	probePort  uint16
 	// draining: the target is Draining, or the address is leaving. lost: it is not published, because of another claim or of Max.
 	draining, lost bool
-	// published: an endpoint of that address stands in a slice, with serving as its condition.
-	published, serving bool
-	seed               Verdict
-	// target is the index in spec.targets; -1 where the target has left the spec.
-	target, tier int32
+	// published: an endpoint of that address stands in a slice, and healthy is what that tells of its
+	// health. unread: it is in a slice of ours whose annotation tells nothing of it.
+	published, healthy, unread bool
+	// kept: it stays just as it is published, because a name that may have led to it has no answer
+	// yet.
+	kept bool
+	seed Verdict
+	// target is the index in spec.targets; -1 where it has none there.
+	target int32
 	// place is the number of its address.
 	place int32
 }
@@ -160,6 +169,8 @@ type Candidates struct {
 	next time.Time
 	// again: they are those of the plan before.
 	again bool
+	// keeps: some stay as they are published, whatever that is.
+	keeps bool
 }
 
 // id identifies endpoint i among the probes.
@@ -356,8 +367,13 @@ func (f *finder) portsOf(t *v1alpha1.Target, srv uint16) []Port {
 func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	t := &f.Backend.Spec.Targets[i]
 	notes := &f.out.Notes[i]
-	o := origin{target: int32(i), place: place, name: targetName(t), tier: tierOf(t, a.Rank), draining: t.AdminState == v1alpha1.AdminStateDraining}
+	o := origin{target: int32(i), place: place, name: targetName(t), draining: t.AdminState == v1alpha1.AdminStateDraining}
+	tier := tierOf(t, a.Rank)
 	published, exact := f.Published.at(place, ports)
+	if exact && published.Unread {
+		published.Target, published.Tier = t.Name, tier
+		o.unread = true
+	}
 	f.addProbe(&o, t, a.Port, ports, cmp.Or(published, f.beside[a.IP]))
 	refusal := f.permit(o.name, a.IP, ports, o.probePort)
 	notes.refuse(refusal)
@@ -371,7 +387,7 @@ func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	if len(ports) == 0 {
 		return
 	}
-	e := Endpoint{Target: t.Name, Addr: a.IP, Ports: ports, Rank: a.Rank, Zone: t.Zone, NodeName: t.NodeName}
+	e := Endpoint{Target: t.Name, Addr: a.IP, Ports: ports, Tier: tier, Rank: a.Rank, Zone: t.Zone, NodeName: t.NodeName}
 	if f.Headless {
 		e.Hostname = t.Name
 	}
@@ -383,7 +399,8 @@ func (f *finder) add(e *Endpoint, o *origin) {
 	f.out.origins = append(f.out.origins, *o)
 }
 
-// addProbe gives o its probe. An endpoint new to its slice takes the serving condition of another one published at that address over: it is the same server.
+// addProbe gives o its probe. An endpoint new to its slice takes the health of another one
+// published at that address over: it is the same server.
 func (f *finder) addProbe(o *origin, t *v1alpha1.Target, srv uint16, ports []Port, published *Endpoint) {
 	if f.Backend.Spec.HealthCheck == nil || len(ports) == 0 {
 		return
@@ -394,19 +411,19 @@ func (f *finder) addProbe(o *origin, t *v1alpha1.Target, srv uint16, ports []Por
 	}
 	o.probePort, o.host = port, t.Hostname
 	if published != nil {
-		o.published, o.serving = true, published.Serving
-		o.seed = f.seed(t.Name, published.Serving)
+		o.published, o.healthy = true, published.Healthy
+		o.seed = f.seed(t.Name, published)
 	}
 }
 
 // seed is the last verdict on an endpoint that stands in a slice. Where the slice can't tell, because the check only observes, or because there was no verdict yet, the
 // status of its target does.
-func (f *finder) seed(target string, serving bool) Verdict {
+func (f *finder) seed(target string, published *Endpoint) Verdict {
 	state := f.states[target]
 	switch {
-	case !serving && state == v1alpha1.TargetStateUnknown:
+	case published.Unread, !published.Healthy && state == v1alpha1.TargetStateUnknown:
 		return Unknown
-	case !serving, observes(f.Backend) && state == v1alpha1.TargetStateUnhealthy:
+	case !published.Healthy, observes(f.Backend) && state == v1alpha1.TargetStateUnhealthy:
 		return Unhealthy
 	}
 	return Healthy
@@ -423,8 +440,8 @@ func (f *finder) permit(name string, addr netip.Addr, ports []Port, probed uint1
 
 // leave is step 2.
 func (f *finder) leave() {
-	drain := drainTime(f.Backend)
-	if drain == 0 {
+	drain, unanswered := drainTime(f.Backend), f.unanswered()
+	if drain == 0 && len(unanswered) == 0 {
 		return
 	}
 	deadline := f.Now.Add(drain + time.Second - 1).Truncate(time.Second)
@@ -433,40 +450,80 @@ func (f *finder) leave() {
 	for i := range published {
 		p := &published[i]
 		place := f.place(p.Addr)
-		if f.at[place].named || p.Target == "" || !f.Families.serves(p.Addr) {
+		if f.at[place].named || p.Target == "" && !p.Unread || !f.Families.serves(p.Addr) {
 			continue
 		}
 		if known.targets == nil {
 			known = newLeavers(f.Backend, f.Probes, f.Named)
 		}
-		e, o := *p, origin{target: -1, place: place, tier: 127, draining: true, serving: p.Serving}
-		if t, ok := known.targets[p.Target]; ok {
-			if f.Backend.Spec.Targets[t].AdminState == v1alpha1.AdminStateDisabled {
-				continue
-			}
-			o.target = int32(t)
+		switch ours := !p.Unread || !p.DrainUntil.IsZero() || known.remembers(p.Addr); {
+		case !ours:
+		case p.Unread && p.DrainUntil.IsZero() && f.keep(p, place, unanswered):
+		case drain > 0:
+			f.drain(p, place, deadline, &known)
 		}
-		if e.DrainUntil.IsZero() || e.DrainUntil.After(deadline) {
-			e.DrainUntil = deadline
+	}
+}
+
+// unanswered are the names of which nothing is known that could tell whether an address is theirs.
+func (f *finder) unanswered() []string {
+	var names []string
+	for i := range f.Backend.Spec.Targets {
+		t := &f.Backend.Spec.Targets[i]
+		if t.AdminState != v1alpha1.AdminStateDisabled && f.out.Notes[i].Answer.missing() {
+			names = append(names, targetName(t))
 		}
-		if !e.DrainUntil.After(f.Now) {
-			continue
+	}
+	return names
+}
+
+// keep leaves an endpoint as it is published, where one of names may have led to it and policy
+// permits that.
+func (f *finder) keep(p *Endpoint, place int32, names []string) bool {
+	e := *p
+	if e.Ports = f.stillServed(p.Ports); len(e.Ports) == 0 {
+		return false
+	}
+	for _, name := range names {
+		if r := f.permit(name, e.Addr, e.Ports, 0); !r.Denied || r.KeepPublished {
+			f.add(&e, &origin{target: -1, place: place, name: name, kept: true})
+			f.out.keeps = true
+			return true
 		}
-		e.Ports = f.stillServed(p.Ports)
-		if len(e.Ports) == 0 {
-			continue
+	}
+	return false
+}
+
+// drain leaves an endpoint until it has drained, at deadline at the latest, where policy permits
+// that.
+func (f *finder) drain(p *Endpoint, place int32, deadline time.Time, known *leavers) {
+	e, o := *p, origin{target: -1, place: place, draining: true, published: true, healthy: p.Healthy}
+	if t, ok := known.targets[p.Target]; ok {
+		target := &f.Backend.Spec.Targets[t]
+		if target.AdminState == v1alpha1.AdminStateDisabled {
+			return
 		}
-		if probe, ok := known.probes[ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)}]; ok && f.Backend.Spec.HealthCheck != nil {
-			o.probePort, o.host, o.published, o.seed = probe.Dial.Port(), probe.Host, true, probe.Seed
-		}
-		o.name, _ = known.name(f.Backend, p)
-		if r := f.permit(o.name, e.Addr, e.Ports, o.probePort); r.Denied && !r.KeepPublished {
-			continue
-		}
-		f.add(&e, &o)
-		if f.out.next.IsZero() || e.DrainUntil.Before(f.out.next) {
-			f.out.next = e.DrainUntil
-		}
+		o.target, e.Tier = int32(t), tierOf(target, p.Rank)
+	}
+	if e.DrainUntil.IsZero() || e.DrainUntil.After(deadline) {
+		e.DrainUntil = deadline
+	}
+	if !e.DrainUntil.After(f.Now) {
+		return
+	}
+	if e.Ports = f.stillServed(p.Ports); len(e.Ports) == 0 {
+		return
+	}
+	if probe, ok := known.probes[ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)}]; ok && f.Backend.Spec.HealthCheck != nil {
+		o.probePort, o.host, o.seed = probe.Dial.Port(), probe.Host, probe.Seed
+	}
+	o.name, _ = known.name(f.Backend, p)
+	if r := f.permit(o.name, e.Addr, e.Ports, o.probePort); r.Denied && !r.KeepPublished {
+		return
+	}
+	f.add(&e, &o)
+	if f.out.next.IsZero() || e.DrainUntil.Before(f.out.next) {
+		f.out.next = e.DrainUntil
 	}
 }
 
@@ -507,6 +564,13 @@ func (l *leavers) name(b *v1alpha1.ExternalBackend, e *Endpoint) (name string, k
 		name = targetName(&b.Spec.Targets[t])
 	}
 	return name, known
+}
+
+// remembers reports whether the plan before had the address by a name; true where there was none,
+// after a restart.
+func (l *leavers) remembers(addr netip.Addr) bool {
+	_, ok := l.names[addr]
+	return ok || l.names == nil
 }
 
 // stillServed are those of an endpoint's ports that the Service still has.
@@ -591,7 +655,7 @@ func (f *finder) claimOrder() []int32 {
 		x, y := &f.out.origins[a], &f.out.origins[b]
 		return cmp.Or(
 			compareBool(f.out.Endpoints[a].leaving(), f.out.Endpoints[b].leaving()),
-			cmp.Compare(x.tier, y.tier),
+			cmp.Compare(f.out.Endpoints[a].Tier, f.out.Endpoints[b].Tier),
 			compareBool(x.draining, y.draining),
 		)
 	}

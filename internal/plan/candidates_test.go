@@ -35,7 +35,7 @@ func inSlices(endpoints ...Endpoint) []*discoveryv1.EndpointSlice {
 }
 
 func at(target, addr string) Endpoint {
-	return Endpoint{Target: target, Addr: netip.MustParseAddr(addr), Ports: []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}, Ready: true, Serving: true}
+	return Endpoint{Target: target, Addr: netip.MustParseAddr(addr), Ports: []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}, Ready: true, Serving: true, Healthy: true}
 }
 
 // TestOthersDoNotLeave: of what others publish behind the Service only what the spec names is taken over, whatever their targets were called; what is ours drains.
@@ -111,6 +111,47 @@ func TestSiblingClaims(t *testing.T) {
 		t.Run(fmt.Sprintf("ours %s, sibling %s, older: %t", tt.ours, tt.sibling, tt.older), func(t *testing.T) {
 			c := findCandidates(in)
 			expect(t, c.Endpoints, want...)
+		})
+	}
+}
+
+// TestUnread: what the annotation tells nothing of stays after a restart while a name has no answer
+// that may have led to it. Then it drains, as what has left. While the manager runs it knows what
+// is its own, and all else goes at once.
+func TestUnread(t *testing.T) {
+	addr := netip.MustParseAddr("203.0.113.1")
+	failed := Answer{Status: AnswerFailed, Reason: v1alpha1.ReasonResolutionFailed}
+	elsewhere := Answer{Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.9")}}}
+	disabled := poolTarget
+	disabled.AdminState = v1alpha1.AdminStateDisabled
+	for _, tt := range []struct {
+		name   string
+		target v1alpha1.Target
+		answer Answer
+		permit Permit
+		named  []Named
+		want   []string
+	}{
+		{"no answer yet", poolTarget, Answer{}, nil, nil, []string{" 203.0.113.1"}},
+		{"resolution fails", poolTarget, failed, nil, nil, []string{" 203.0.113.1"}},
+		{"a later plan", poolTarget, failed, nil, []Named{{addr, "pool.example.com"}}, []string{" 203.0.113.1"}},
+		{"the name permits it", poolTarget, failed, partners, nil, []string{" 203.0.113.1"}},
+		{"the name does not", v1alpha1.Target{Name: "pool", Hostname: "pool.example.org"}, failed, partners, nil, nil},
+		{"not there in the plan before", poolTarget, failed, nil, []Named{}, nil},
+		{"a disabled target", disabled, Answer{}, nil, nil, []string{" 203.0.113.1 leaves"}},
+		{"the name is somewhere else", poolTarget, elsewhere, nil, []Named{{addr, "pool.example.com"}}, []string{"pool 203.0.113.9", " 203.0.113.1 leaves"}},
+		{"the name does not exist", poolTarget, Answer{Status: AnswerFailed, Reason: v1alpha1.TargetReasonNameNotFound}, nil, nil, []string{" 203.0.113.1 leaves"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			slices := inSlices(at("pool", addr.String()))
+			slices[0].Annotations = nil
+			in := drained(Published(slices), tt.target)
+			in.Answers, in.Named = map[string]Answer{"pool": tt.answer}, tt.named
+			if tt.permit != nil {
+				in.Permit = tt.permit
+			}
+			c := findCandidates(in)
+			expect(t, c.Endpoints, tt.want...)
 		})
 	}
 }

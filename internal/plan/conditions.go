@@ -224,5 +224,5 @@ func (w *statusWriter) pinnedToNothing() bool {
 	if f == nil || f.PinnedTier == nil || w.Candidates == nil || w.out.ActiveTier == nil {
 		return false
 	}
-	return !slices.ContainsFunc(w.Candidates.origins, func(o origin) bool { return o.tier == *f.PinnedTier })
+	return !slices.ContainsFunc(w.Candidates.Endpoints, func(e Endpoint) bool { return e.Tier == *f.PinnedTier })
 }

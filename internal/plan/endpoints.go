@@ -68,54 +68,70 @@ type PublishInput struct {
 	Now         time.Time
 }
 
-// Publish sets every candidate's conditions, by the three formulas of the API:
+// Publish sets every candidate's conditions, by the formulas of the API:
 //
-//	serving     = its health; without a verdict the serving last published, else initialState
+//	health      = its verdict; without one the health last published, else initialState
+//	serving     = fail-open, or health and in the active tier; where no tier is active, health
 //	terminating = its target is Draining, or its address is leaving
-//	ready       = publishNotReadyAddresses, or not terminating and (serving and in the active tier, or fail-open)
+//	ready       = publishNotReadyAddresses, or serving and not terminating
 func Publish(in PublishInput, c *Candidates) Publication {
 	out := Publication{Endpoints: c.Endpoints, States: make([]ProbeState, len(c.Endpoints)), Next: c.next}
-	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
-	initial := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady
 	tiers := newTally(in.Backend, c)
-	probe := 0
-	for i := range c.Endpoints {
-		e, o := &c.Endpoints[i], &c.origins[i]
-		if o.probed() {
-			out.States[i] = in.State(probe)
-			probe++
-		}
-		verdict := out.States[i].Verdict
-		if !enforced {
-			verdict = Healthy
-		}
-		e.Terminating = o.draining
-		e.Serving = verdict == Healthy ||
-			verdict == Unknown && (o.published && o.serving || !o.published && initial || e.leaving() && o.serving)
-		if !o.draining {
-			tiers.count(o.tier, verdict)
-		}
+	out.judge(in, c, tiers)
+
+	prev := in.Tier
+	restored := prev == nil || prev.Untold
+	if restored {
+		prev = new(PublishedTier(in.Published.Endpoints()))
 	}
 	f := failover(in.Backend)
-	prev := in.Tier
-	if prev == nil {
-		prev = &TierState{Active: PublishedTier(in.Published.Endpoints(), publishedTierOf(in.Backend))}
-	}
 	var look time.Time
 	out.Tiers = tiers.tiers
 	out.Tier, look = ChooseTier(f, out.Tiers, *prev, in.Now)
 	if !look.IsZero() && (out.Next.IsZero() || look.Before(out.Next)) {
 		out.Next = look
 	}
+	out.Tier.Untold = restored && c.keeps
+
 	noTier := out.Tier.Active == nil
 	out.FailOpen = noTier && tiers.endpoints > 0 &&
 		in.Backend.Spec.Failover.EffectiveWhenNoTierQualifies() == v1alpha1.NoTierAllEndpoints
 	for i := range c.Endpoints {
 		e := &c.Endpoints[i]
-		active := noTier || *out.Tier.Active == c.origins[i].tier
-		e.Ready = in.NotReadyToo || !e.Terminating && (e.Serving && active || out.FailOpen)
+		if c.keeps && c.origins[i].kept {
+			continue
+		}
+		e.Serving = out.FailOpen || e.Healthy && (noTier || *out.Tier.Active == e.Tier)
+		e.Ready = in.NotReadyToo || e.Serving && !e.Terminating
 	}
 	return out
+}
+
+// judge sets the endpoints' health and whether they are terminating, and counts them by tier.
+func (p *Publication) judge(in PublishInput, c *Candidates, tiers *tally) {
+	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
+	initial := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady
+	probe := 0
+	for i := range c.Endpoints {
+		e, o := &c.Endpoints[i], &c.origins[i]
+		if o.kept {
+			continue
+		}
+		if o.probed() {
+			p.States[i] = in.State(probe)
+			probe++
+		}
+		verdict := p.States[i].Verdict
+		if !enforced {
+			verdict = Healthy
+		}
+		e.Terminating = o.draining
+		e.Healthy = verdict == Healthy || verdict == Unknown && (o.published && o.healthy || !o.published && initial)
+		e.Unread = o.unread && o.probed() && verdict == Unknown
+		if !o.draining {
+			tiers.count(e.Tier, verdict)
+		}
+	}
 }
 
 // tally counts the endpoints of each tier.
@@ -129,14 +145,15 @@ type tally struct {
 func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	t := &tally{}
 	for i := range c.origins {
-		if o := &c.origins[i]; !o.draining {
-			t.tier(o.tier)
+		if o := &c.origins[i]; !o.draining && !o.kept {
+			t.tier(c.Endpoints[i].Tier)
 		}
 	}
 	for i := range b.Spec.Targets {
 		target := &b.Spec.Targets[i]
 		active := target.EffectiveAdminState() == v1alpha1.AdminStateActive
-		if active && c.Notes[i].Answer.Status == AnswerPending {
+		answer := &c.Notes[i].Answer
+		if active && (answer.Status == AnswerPending || c.keeps && answer.missing()) {
 			t.tier(target.EffectiveTier()).Pending = true
 		}
 	}
@@ -165,20 +182,5 @@ func (t *tally) count(number int32, v Verdict) {
 	}
 	if v == Healthy {
 		tier.Healthy++
-	}
-}
-
-// publishedTierOf tells the tier of a published endpoint by the spec of today.
-func publishedTierOf(b *v1alpha1.ExternalBackend) func(Endpoint) (int32, bool) {
-	targets := make(map[string]*v1alpha1.Target, len(b.Spec.Targets))
-	for i := range b.Spec.Targets {
-		targets[b.Spec.Targets[i].Name] = &b.Spec.Targets[i]
-	}
-	return func(e Endpoint) (int32, bool) {
-		t, ok := targets[e.Target]
-		if !ok {
-			return 0, false
-		}
-		return tierOf(t, e.Rank), true
 	}
 }

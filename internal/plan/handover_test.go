@@ -9,7 +9,7 @@ import (
 func TestHandOver(t *testing.T) {
 	ports := []Port{{Name: "http", Port: 80, Protocol: "TCP"}}
 	at := func(last byte, ready bool) Endpoint {
-		return Endpoint{Addr: netip.AddrFrom4([4]byte{203, 0, 113, last}), Ports: ports, Ready: ready, Serving: ready}
+		return Endpoint{Addr: netip.AddrFrom4([4]byte{203, 0, 113, last}), Ports: ports, Ready: ready, Serving: ready, Healthy: ready}
 	}
 	for name, c := range map[string]struct {
 		ours, others []Endpoint

@@ -82,8 +82,8 @@ func (w *statusWriter) held() {
 	for i := range w.Held.Kept {
 		e := &w.Held.Kept[i]
 		c.Ready += int32(count(e.Ready))
-		c.Healthy += int32(count(e.Serving))
-		c.Unhealthy += int32(count(!e.Serving))
+		c.Healthy += int32(count(e.Healthy))
+		c.Unhealthy += int32(count(!e.Healthy))
 	}
 	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
 	w.out.Endpoints = &c
@@ -155,7 +155,7 @@ func (w *statusWriter) heldHealth(kept []*Endpoint) v1alpha1.TargetHealth {
 		return ""
 	case w.Backend.Spec.HealthCheck == nil:
 		return v1alpha1.TargetHealthUnprobed
-	case slices.ContainsFunc(kept, func(e *Endpoint) bool { return !e.Serving }):
+	case slices.ContainsFunc(kept, func(e *Endpoint) bool { return !e.Healthy }):
 		return v1alpha1.TargetHealthUnhealthy
 	}
 	return v1alpha1.TargetHealthHealthy

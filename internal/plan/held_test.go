@@ -31,7 +31,7 @@ func TestStatusOfWhatIsHeld(t *testing.T) {
 	unresolved := v1alpha1.TargetStatus{Name: "b", State: v1alpha1.TargetStateUnresolved, Reason: v1alpha1.ReasonResolutionFailed, LastTransitionTime: &long}
 	first, second, third := at("a", "203.0.113.1"), at("a", "203.0.113.2"), at("c", "203.0.113.3")
 	dead := second
-	dead.Ready, dead.Serving = false, false
+	dead.Ready, dead.Serving, dead.Healthy = false, false, false
 	unhealthy := healthy
 	unhealthy.State, unhealthy.Health, unhealthy.LastTransitionTime = v1alpha1.TargetStateUnhealthy, v1alpha1.TargetHealthUnhealthy, &now
 	unhealthy.Endpoints.Ready = 1

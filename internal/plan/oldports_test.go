@@ -25,7 +25,7 @@ func TestBehindOldPorts(t *testing.T) {
 		return out
 	}
 	stood := func(target, addr string, ports ...Port) Endpoint {
-		return Endpoint{Target: target, Addr: netip.MustParseAddr(addr), Ports: ports, Serving: true}
+		return Endpoint{Target: target, Addr: netip.MustParseAddr(addr), Ports: ports, Serving: true, Healthy: true}
 	}
 	port := func(name string, number int32) Port {
 		return Port{Name: name, Port: number, Protocol: corev1.ProtocolTCP}

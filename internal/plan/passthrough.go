@@ -29,7 +29,7 @@ func PassthroughSlices(t SliceTemplate, b *v1alpha1.ExternalBackend, serves func
 	}
 	e := Endpoint{
 		Target: target.Name, Hostname: target.Name, Zone: target.Zone, NodeName: target.NodeName,
-		Serving: true, Terminating: target.AdminState == v1alpha1.AdminStateDraining,
+		Serving: true, Healthy: true, Terminating: target.AdminState == v1alpha1.AdminStateDraining,
 	}
 	e.Ready = !e.Terminating
 	next := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.Namespace}}

@@ -36,13 +36,16 @@ type basis struct {
 type heldSlice struct {
 	// slice says just what it should, but for conditions; nil where nobody has looked yet.
 	slice   *discoveryv1.EndpointSlice
-	members []int32 // into the candidates, one for each endpoint
+	members []int32      // into the candidates, one for each endpoint
+	marks   []healthMark // what its annotation tells of their health; parallel to members
 }
 
 // Candidates decides which endpoints may be published.
 //
 //  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy allows and whose family the Service serves.
-//  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy refuses it.
+//  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy
+//     refuses it. After a restart one that is Unread stays as it is while a name has no answer that
+//     may have led to it.
 //  3. Of two claimants of one ip:port for one Service port one wins whole: an older ExternalBackend's, then the lower tier,
 //     then Active before Draining, then the target's name. A leaving address loses to all others, a younger
 //     ExternalBackend's included.
@@ -56,7 +59,7 @@ func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 	}
 	*r = Recall{existing: in.Published.slices}
 	c := findCandidates(in)
-	if alone(&in) && c.next.IsZero() {
+	if alone(&in) && c.next.IsZero() && !c.keeps {
 		r.basis, r.candidates = b, c
 	}
 	r.template, r.metadata = t, newSliceMetadata(&t)
@@ -135,16 +138,25 @@ func (r *Recall) holds(h *heldSlice, s *discoveryv1.EndpointSlice) bool {
 	if !r.says(s, h.members) {
 		return false
 	}
+	if h.marks == nil {
+		h.marks = make([]healthMark, 0, len(h.members))
+	}
+	h.marks = h.marks[:0]
 	for i, j := range h.members {
-		if o := &r.candidates.origins[j]; o.probed() {
-			o.published = true
-			_, o.serving, _ = conditionsOf(&s.Endpoints[i])
+		e, o := &r.candidates.Endpoints[j], &r.candidates.origins[j]
+		mark := e.healthMark()
+		h.marks = append(h.marks, mark)
+		o.published, o.unread = o.probed(), false
+		_, o.healthy, _ = conditionsOf(&s.Endpoints[i])
+		if mark != healthAsServing {
+			o.healthy = e.Healthy
 		}
 	}
 	return true
 }
 
-// says reports whether s says just what it should of members, but for conditions.
+// says reports whether s says just what it should of members, but for conditions. What its
+// annotation says of their health is to be what the plan before wanted.
 func (r *Recall) says(s *discoveryv1.EndpointSlice, members []int32) bool {
 	first := &r.candidates.Endpoints[members[0]]
 	if s.DeletionTimestamp != nil || len(s.Endpoints) != len(members) || s.AddressType != addressFamily(first.Addr) ||
@@ -183,13 +195,15 @@ func (p *planner) layout(groups []*group) map[string]*heldSlice {
 	return held
 }
 
-// flip rewrites a slice that holds what it should where conditions have changed.
+// flip rewrites a slice that holds what it should where conditions have changed, or health that its
+// annotation tells.
 func (p *planner) flip(h *heldSlice) {
 	s := slot{slice: h.slice}
 	for i, j := range h.members {
 		s.compare(&h.slice.Endpoints[i], &p.desired[j])
+		s.written = s.written || p.desired[j].healthMark() != h.marks[i]
 	}
-	if s.flipped {
+	if s.written || s.flipped {
 		s.members = slices.Clone(h.members)
 		p.rewrite(&group{family: h.slice.AddressType}, &s, false)
 	}

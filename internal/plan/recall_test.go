@@ -326,7 +326,7 @@ func (l *life) attribute(s *discoveryv1.EndpointSlice) {
 		}
 	}
 	if s.Annotations != nil {
-		s.Annotations[v1alpha1.AnnotationEndpoints] = string(annotation.bytes())
+		s.Annotations[annotationEndpoints] = string(annotation.bytes())
 	}
 }
 
@@ -342,7 +342,7 @@ func (l *life) turnOver() {
 			if n := len(l.probes); n > 0 {
 				addr = l.probes[l.random.IntN(n)].ID.Addr
 			}
-			*list = append(*list, Endpoint{Target: "other", Addr: addr, Ports: []Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}}, Ready: true, Serving: true})
+			*list = append(*list, Endpoint{Target: "other", Addr: addr, Ports: []Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}}, Ready: true, Serving: true, Healthy: true})
 		}
 	}
 	switch l.random.IntN(14) {

@@ -47,6 +47,8 @@ type scenarioStep struct {
 	After metav1.Duration `json:"after"`
 	// Restart loses all that is held in memory, the engines' verdicts and answers among it.
 	Restart bool `json:"restart"`
+	// Annotation is what somebody has put in place of ours on every slice.
+	Annotation *string `json:"annotation"`
 	// Max is --max-endpoints-per-backend from now on.
 	Max int `json:"max"`
 }
@@ -66,6 +68,7 @@ type world struct {
 	tier     *TierState
 	recall   Recall
 	probes   []Probe
+	named    []Named
 	engine   map[ProbeID]ProbeState
 	status   v1alpha1.ExternalBackendStatus
 	known    TargetMemory
@@ -134,7 +137,14 @@ func (w *world) take(t *testing.T, s scenarioStep) {
 	}
 	w.now = w.now.Add(s.After.Duration)
 	if s.Restart {
-		w.tier, w.recall, w.probes, w.engine, w.verdicts, w.answers = nil, Recall{}, nil, nil, map[string]string{}, map[string]Answer{}
+		w.restart()
+	}
+	if s.Annotation != nil {
+		for name, slice := range w.slices {
+			slice = slice.DeepCopy()
+			slice.Annotations[annotationEndpoints] = *s.Annotation
+			w.slices[name] = slice
+		}
 	}
 	maps.Copy(w.answers, s.Answers)
 	maps.Copy(w.verdicts, s.Verdicts)
@@ -150,11 +160,16 @@ func (w *world) take(t *testing.T, s scenarioStep) {
 	}
 }
 
-// plan goes the way that the controller goes.
-func (w *world) plan(t *testing.T) {
+func (w *world) restart() {
+	w.tier, w.recall, w.probes, w.named, w.engine = nil, Recall{}, nil, nil, nil
+	w.verdicts, w.answers = map[string]string{}, map[string]Answer{}
+}
+
+// plan goes the way that the controller goes. It returns what had to be written.
+func (w *world) plan(t *testing.T) (changes SliceChanges) {
 	if invalid := Validate(w.backend, w.service); invalid != "" {
 		w.report(StatusInput{Invalid: invalid})
-		return
+		return changes
 	}
 	w.planService(t)
 	existing := w.list()
@@ -163,15 +178,16 @@ func (w *world) plan(t *testing.T) {
 	c := w.recall.Candidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
 		Serves:  func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
-		Answers: maps.Clone(w.answers), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, Max: w.max, Now: w.now,
+		Answers: maps.Clone(w.answers), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, Named: w.named, Max: w.max, Now: w.now,
 	}, SliceTemplate{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
 		ZoneHints: w.service.Spec.TrafficDistribution != nil, Max: 100,
 	})
 	w.probes, _ = c.Probes(w.probes)
+	w.named = c.Named(w.named)
 	p := Publish(PublishInput{Backend: w.backend, Published: published, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
 	w.tier = &p.Tier
-	changes := w.recall.Slices(p.Endpoints)
+	changes = w.recall.Slices(p.Endpoints)
 	for _, s := range slices.Concat(changes.Create, changes.Update) {
 		w.slices[s.Name] = s
 	}
@@ -182,9 +198,11 @@ func (w *world) plan(t *testing.T) {
 		t.Errorf("planning changed its input:\n%s", diff)
 	}
 	w.report(StatusInput{References: &References{}, Programmed: v1alpha1.ReasonProgrammed, Candidates: &c, Publication: &p})
+	fmt.Fprintf(&w.out, "slices %s\n", verbs(changes))
 	if !p.Next.IsZero() {
 		fmt.Fprintf(&w.out, "next look in %s\n", p.Next.Sub(w.now))
 	}
+	return changes
 }
 
 // planService writes the Service as often as the plan wants, playing the API server's part.

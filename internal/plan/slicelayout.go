@@ -60,6 +60,7 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 	match := g.match[s.first : s.first+len(s.slice.Endpoints)]
 	p.annotation.reset()
 	s.size = 0
+	unread, leaving := false, false
 	for i, at := range match {
 		if at < 0 || placed[at] || s.size == p.template.Max {
 			s.loses = s.loses || at >= 0 // it is to be found elsewhere
@@ -72,6 +73,7 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 		s.size++
 		want, have := &p.desired[match[i]], &s.slice.Endpoints[i]
 		s.compare(have, want)
+		unread, leaving = unread || want.Unread, leaving || want.leaving()
 		if s.flipped || !sameEndpoint(have, want, &p.template) {
 			s.written = true
 		}
@@ -85,7 +87,11 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 	case !s.written && s.size == 0:
 		s.written = true
 	case !s.written:
-		s.renamed = !p.metadata.in(&s.slice.ObjectMeta, p.annotation.bytes())
+		annotation := p.annotation.bytes()
+		if unread && !leaving { // those who can read it may come back; but an end of draining has to be kept
+			annotation = []byte(s.slice.Annotations[annotationEndpoints])
+		}
+		s.renamed = !p.metadata.in(&s.slice.ObjectMeta, annotation)
 		s.written = s.renamed
 	}
 	p.locate(g, s)
@@ -98,9 +104,10 @@ func (p *planner) claim(g *group, s *slot, placed []bool) {
 func (s *slot) compare(have *discoveryv1.Endpoint, want *Endpoint) {
 	if !sameConditions(&have.Conditions, want) {
 		s.flipped = true
-		was := orTrue(have.Conditions.Ready)
-		s.readies = s.readies || want.Ready && !was
-		s.relaxes = s.relaxes || was && !want.Ready
+		ready, serving, terminating := conditionsOf(have)
+		lastResort := serving && terminating && !(want.Serving && want.Terminating)
+		s.readies = s.readies || want.Ready && !ready
+		s.relaxes = s.relaxes || (ready || lastResort) && !want.Ready
 	}
 }
 

@@ -49,7 +49,8 @@ func reservedLabel(key string) bool {
 	return false
 }
 
-// in reports whether meta holds our share as it should be; endpoints is the value of AnnotationEndpoints.
+// in reports whether meta holds our share as it should be; endpoints is the value of
+// annotationEndpoints.
 func (m *sliceMetadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
 	for key, value := range m.labels {
 		if have, ok := meta.Labels[key]; !ok || have != value {
@@ -60,7 +61,7 @@ func (m *sliceMetadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
 		return false
 	}
 	extra, ok := meta.Annotations[annotationLabels]
-	return ok == (m.extra != "") && extra == m.extra && meta.Annotations[v1alpha1.AnnotationEndpoints] == string(endpoints) && m.owned(meta.OwnerReferences)
+	return ok == (m.extra != "") && extra == m.extra && meta.Annotations[annotationEndpoints] == string(endpoints) && m.owned(meta.OwnerReferences)
 }
 
 // owned reports whether our owner is among refs, and nobody in its place.
@@ -125,7 +126,7 @@ func (m *sliceMetadata) enforce(meta *metav1.ObjectMeta, endpoints []byte) {
 	if m.extra != "" {
 		meta.Annotations[annotationLabels] = m.extra
 	}
-	meta.Annotations[v1alpha1.AnnotationEndpoints] = string(endpoints)
+	meta.Annotations[annotationEndpoints] = string(endpoints)
 	if m.owner != nil && !m.owned(meta.OwnerReferences) {
 		meta.OwnerReferences = append(slices.DeleteFunc(meta.OwnerReferences, func(ref metav1.OwnerReference) bool { return m.disputes(&ref) }), *m.owner.DeepCopy())
 	}

@@ -118,15 +118,20 @@ func Readies(current, next *discoveryv1.EndpointSlice) bool {
 	return false
 }
 
-// KeepReady leaves those endpoints of next ready that are so in current and go on serving: their traffic is to be another one's, which could not be made ready.
+// KeepReady leaves those endpoints of next ready that are so in current and stay healthy: their
+// traffic is to be another one's, which could not be made ready.
 func KeepReady(current, next *discoveryv1.EndpointSlice) {
 	was := readiness(current)
-	for i := range next.Endpoints {
-		e := &next.Endpoints[i]
-		if c := &e.Conditions; len(e.Addresses) > 0 && was[e.Addresses[0]] && orTrue(c.Serving) && !isTrue(c.Terminating) {
-			c.Ready = new(true)
+	var annotation runEncoder
+	for i, e := range readEndpoints(next, attributions(next, nil)) {
+		address := next.Endpoints[i].Addresses[0]
+		if was[address] && e.Healthy && !e.Terminating {
+			e.Ready, e.Serving = true, true
+			next.Endpoints[i].Conditions.Ready, next.Endpoints[i].Conditions.Serving = new(true), new(true)
 		}
+		annotation.add(e, address)
 	}
+	next.Annotations[annotationEndpoints] = string(annotation.bytes())
 }
 
 // readiness tells of each address in s, which may be nil, whether it is ready.
@@ -196,7 +201,7 @@ type slot struct {
 	flipped  bool // an endpoint that stays changes its conditions
 	renamed  bool // only metadata changes
 	readies  bool // an endpoint becomes ready, or comes in so
-	relaxes  bool // a ready endpoint is to be so no more, or goes
+	relaxes  bool // a ready endpoint, or one that traffic goes to where none is, is to be so no more, or goes
 	loses    bool // an endpoint goes
 	receives bool // takes over the endpoints of a slice that is written once more before
 	leaving  bool // being deleted by someone else, only a finalizer keeps it

@@ -24,7 +24,7 @@ func BenchmarkSlices(b *testing.B) {
 		desired := pool("a", "z1", 0, n)
 		existing := Slices(template, desired, nil).Create
 		flipped := pool("a", "z1", 0, n)
-		flipped[n/2].Ready, flipped[n/2].Serving = false, false
+		flipped[n/2].Ready, flipped[n/2].Serving, flipped[n/2].Healthy = false, false, false
 		bench(fmt.Sprintf("create/%d", n), desired, nil, n/100)
 		bench(fmt.Sprintf("rest/%d", n), desired, existing, 0)
 		bench(fmt.Sprintf("flip/%d", n), flipped, existing, 1)

@@ -15,8 +15,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/external-backend/operator/api/v1alpha1"
 )
 
 // histories is how many random lives of an ExternalBackend the normal test run looks at.
@@ -153,7 +151,7 @@ func (h *history) newEndpoint() Endpoint {
 	r := h.random
 	h.next++
 	n := h.next*7919%60000 + 256 // scattered, so that the order of arrival is not that of addresses
-	e := Endpoint{Target: fmt.Sprintf("t%d", r.IntN(5)), Ports: h.ports[r.IntN(len(h.ports))], Ready: true, Serving: true}
+	e := Endpoint{Target: fmt.Sprintf("t%d", r.IntN(5)), Ports: h.ports[r.IntN(len(h.ports))], Ready: true, Serving: true, Healthy: true}
 	e.Addr = netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})
 	if r.IntN(8) == 0 {
 		e.Addr = netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 14: byte(n >> 8), 15: byte(n)})
@@ -182,7 +180,8 @@ func (h *history) change() {
 	}
 	remove := func(key ipPorts, _ Endpoint) { delete(h.wanted, key) }
 	flip := func(key ipPorts, e Endpoint) {
-		e.Ready, e.Serving = !e.Ready, !e.Serving
+		e.Healthy = !e.Healthy
+		e.Ready, e.Serving = e.Healthy && !e.Terminating, e.Healthy
 		h.wanted[key] = e
 	}
 	add := func(n int) {
@@ -192,7 +191,7 @@ func (h *history) change() {
 		}
 	}
 	zone := fmt.Sprintf("zone-%d", r.IntN(3))
-	switch r.IntN(11) {
+	switch r.IntN(14) {
 	case 0:
 		add(r.IntN(4 * h.template.Max))
 	case 1:
@@ -216,7 +215,7 @@ func (h *history) change() {
 		add(r.IntN(5))
 	case 7:
 		some(30, func(key ipPorts, e Endpoint) {
-			e.Terminating, e.Ready, e.DrainUntil = true, false, time.Unix(1_763_683_200+int64(r.IntN(3)), 0).UTC()
+			e.Terminating, e.Ready, e.Serving, e.DrainUntil = true, false, e.Healthy, time.Unix(1_763_683_200+int64(r.IntN(3)), 0).UTC()
 			h.wanted[key] = e
 		})
 	case 8: // other target, other zone, other ports
@@ -231,7 +230,23 @@ func (h *history) change() {
 	case 10: // another tier is active
 		tier := byte('0' + r.IntN(5))
 		some(100, func(key ipPorts, e Endpoint) {
-			e.Serving, e.Ready = true, !e.Terminating && e.Target[1] == tier
+			e.Serving = e.Healthy && e.Target[1] == tier
+			e.Ready = e.Serving && !e.Terminating
+			h.wanted[key] = e
+		})
+	case 11: // the Service fails open
+		some(100, func(key ipPorts, e Endpoint) {
+			e.Serving, e.Ready = true, !e.Terminating
+			h.wanted[key] = e
+		})
+	case 12: // health that changes nothing else
+		some(15, func(key ipPorts, e Endpoint) {
+			e.Healthy = !e.Healthy
+			h.wanted[key] = e
+		})
+	case 13: // another tier in spec
+		some(20, func(key ipPorts, e Endpoint) {
+			e.Tier = int32(r.IntN(3))
 			h.wanted[key] = e
 		})
 	}
@@ -254,7 +269,7 @@ func (h *history) meddle() {
 	h.stored[name] = s
 	switch r.IntN(12) {
 	case 0:
-		s.Annotations[v1alpha1.AnnotationEndpoints] = []string{"", "~", "a*9999999~0000", "t1*2~0000,,", "t1/300@x~~"}[r.IntN(5)]
+		s.Annotations[annotationEndpoints] = []string{"", "~", "a*9999999~0000", "v1:t1*2~0000,,", "v1:t1^1/300!@x~~", "v2:t1~0000"}[r.IntN(6)]
 	case 1:
 		s.Labels["kubernetes.io/service-name"], s.OwnerReferences = "other", nil
 	case 2:
@@ -513,7 +528,7 @@ func (h *history) checkPublished() {
 
 func sameButPorts(a, b Endpoint) bool {
 	return a.Target == b.Target && a.Addr == b.Addr && a.Hostname == b.Hostname && a.Zone == b.Zone && a.NodeName == b.NodeName &&
-		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.Rank == b.Rank && a.DrainUntil.Equal(b.DrainUntil)
+		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.Healthy == b.Healthy && a.Tier == b.Tier && a.Rank == b.Rank && a.DrainUntil.Equal(b.DrainUntil)
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

@@ -21,7 +21,7 @@ var httpPorts = []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}
 func pool(target, zone string, first, n int) []Endpoint {
 	list := make([]Endpoint, 0, n)
 	for i := first; i < first+n; i++ {
-		list = append(list, Endpoint{Target: target, Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ports: httpPorts, Zone: zone, Ready: true, Serving: true})
+		list = append(list, Endpoint{Target: target, Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ports: httpPorts, Zone: zone, Ready: true, Serving: true, Healthy: true})
 	}
 	return list
 }
@@ -414,7 +414,7 @@ func TestSliceMovesOnceTold(t *testing.T) {
 	var after []Endpoint
 	for i, e := range before {
 		if i%10 < 3 {
-			e.Ready, e.Serving = false, false
+			e.Ready, e.Serving, e.Healthy = false, false, false
 			after = append(after, e)
 		}
 	}
@@ -437,6 +437,30 @@ func TestSliceMovesOnceTold(t *testing.T) {
 	}
 	if len(stored) != 2 {
 		t.Errorf("%d slices are left", len(stored))
+	}
+}
+
+// TestKeepReady: what was to hand over its traffic, and can't, goes on serving where it is healthy,
+// and its annotation agrees.
+func TestKeepReady(t *testing.T) {
+	endpoints := func(ready bool) []Endpoint {
+		healthy, dead, leaving := at("a", "203.0.113.1"), at("b", "203.0.113.2"), at("c", "203.0.113.3")
+		dead.Healthy = ready
+		for _, e := range []*Endpoint{&healthy, &dead, &leaving} {
+			e.Ready, e.Serving = ready, ready
+		}
+		leaving.Terminating = !ready
+		return []Endpoint{healthy, dead, leaving}
+	}
+	current, next := inSlices(endpoints(true)...)[0], inSlices(endpoints(false)...)[0]
+	KeepReady(current, next)
+	want := endpoints(false)
+	want[0].Ready, want[0].Serving = true, true
+	if diff := gocmp.Diff(want, Published([]*discoveryv1.EndpointSlice{next}).Endpoints(), equalAddrs); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if kept := inSlices(want...)[0]; kept.Annotations[annotationEndpoints] != next.Annotations[annotationEndpoints] {
+		t.Errorf("annotation %q, a plan would write %q", next.Annotations[annotationEndpoints], kept.Annotations[annotationEndpoints])
 	}
 }
 

@@ -24,9 +24,13 @@ type Standing struct {
 	last, before []int32
 }
 
-// Published reads back what slices say, and what their annotation says of it: an endpoint that it can't be relied on for has no target. An endpoint in
-// several slices, as a crash may leave it, comes once, from the slice with most endpoints; one with a target is preferred. Slices of names (addressType FQDN)
-// have no addresses to tell. The order does not depend on that of the input. What stands elsewhere has the targets of another spec: what this one does not name has not left it.
+// Published reads back what slices say, and what their annotation says of it. An endpoint of which
+// it tells nothing that can be relied on has no target and is Unread: its health, its tier and
+// whether it drains are not known. An endpoint in several slices, as a crash may leave it, comes
+// once, from the slice with most endpoints; one with a target is preferred. Slices of names
+// (addressType FQDN) have no addresses to tell. The order does not depend on that of the input.
+// What stands elsewhere has the targets of another spec: what this one does not name has not left
+// it.
 func Published(existing []*discoveryv1.EndpointSlice, elsewhere ...Endpoint) *Standing {
 	return &Standing{slices: existing, elsewhere: elsewhere}
 }
@@ -37,7 +41,7 @@ func (st *Standing) Endpoints() []Endpoint {
 		st.read = true
 		st.readSlices()
 		for _, e := range st.elsewhere {
-			e.Target, e.Rank, e.DrainUntil = "", 0, time.Time{}
+			e.Target, e.Unread, e.Tier, e.Rank, e.DrainUntil = "", false, 0, 0, time.Time{}
 			st.chain(st.place(e.Addr), &e)
 		}
 	}
@@ -66,20 +70,9 @@ func (st *Standing) readSlices() {
 			ports = shared[group]
 		}
 		room = attributions(s, room[:0])
-		runs := room
-		for i := range s.Endpoints {
-			e, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
-			if !ok {
-				continue
-			}
+		for _, e := range readEndpoints(s, room) {
 			e.Ports = ports
-			for len(runs) > 0 && i >= runs[0].first+runs[0].count {
-				runs = runs[1:]
-			}
-			if len(runs) > 0 && i >= runs[0].first {
-				e.Target, e.Rank, e.DrainUntil = runs[0].target, runs[0].rank, runs[0].until
-			}
-			st.addOnce(&e)
+			st.addOnce(e)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	for i, v := range verdicts {
 		address := fmt.Sprintf("192.0.2.%d", i+1)
 		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%03d", i), Address: address})
-		e := Endpoint{Target: b.Spec.Targets[i].Name, Addr: netip.MustParseAddr(address), Ready: v.Verdict == Healthy, Serving: v.Verdict == Healthy}
+		e := Endpoint{Target: b.Spec.Targets[i].Name, Addr: netip.MustParseAddr(address), Ready: v.Verdict == Healthy, Serving: v.Verdict == Healthy, Healthy: v.Verdict == Healthy}
 		candidates.Endpoints = append(candidates.Endpoints, e)
 		candidates.origins = append(candidates.origins, origin{target: int32(i), probePort: 80})
 	}

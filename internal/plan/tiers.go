@@ -31,10 +31,14 @@ type Tier struct {
 type TierState struct {
 	// Active is the active tier; nil where none qualifies.
 	Active *int32
-	// None: there are endpoints, all judged, and no tier qualifies.
+	// None: there are endpoints, all judged, and no tier qualifies. Read back after a restart, with
+	// Active: one of the two holds.
 	None bool
 	// Unjudged: Active is only the first that may qualify once it has been judged.
 	Unjudged bool
+	// Untold: some of what is published can't be told yet whose it is, so that the next choice reads
+	// Active and None back again.
+	Untold bool
 	// Since tells from when on each tier that qualifies has done so without a break. It is held in memory alone: a restart starts it anew, which can only lengthen a delay.
 	Since map[int32]time.Time
 }
@@ -111,14 +115,14 @@ func (f Failover) qualifiedSince(tiers []Tier, prev TierState, now time.Time) ma
 
 // await is step 2 where the active tier does not qualify. tiers are those better than the best that qualifies.
 func (f Failover) await(tiers []Tier, prev TierState, next *TierState) {
+	first := tiers[slices.IndexFunc(tiers, Tier.expected)].Number
 	switch {
-	case prev.None:
-		next.None = true
 	case prev.Active != nil && f.awaits(tiers, *prev.Active):
 		next.Active = prev.Active
+	case prev.None && (prev.Active == nil || *prev.Active != first):
+		next.None = true
 	default:
-		first := slices.IndexFunc(tiers, Tier.expected)
-		next.Active, next.Unjudged = new(tiers[first].Number), true
+		next.Active, next.Unjudged = new(first), true
 	}
 }
 
@@ -154,22 +158,25 @@ func failback(f Failover, active int32, since map[int32]time.Time, now time.Time
 	return chosen, look
 }
 
-// PublishedTier reads the active tier back from what is published: the one tier whose endpoints are ready. Where endpoints of several are (fail-open, or no
-// tier qualified), or none, there is no telling, and nil is returned. tier says which tier an endpoint belongs to, by the spec of today.
-func PublishedTier(published []Endpoint, tier func(Endpoint) (int32, bool)) *int32 {
-	var active *int32
-	for _, e := range published {
-		if !e.Ready || e.Terminating {
-			continue
+// PublishedTier reads back from what is published which tier was active: the one whose endpoints
+// are serving. Where those of several are, or unhealthy ones (fail-open), none was. Where all that
+// is healthy is serving, and all in one tier, that one was, or none. Where nothing is serving there
+// is no telling.
+func PublishedTier(published []Endpoint) TierState {
+	var state TierState
+	standby := false
+	for i := range published {
+		e := &published[i]
+		switch {
+		case e.Target == "":
+		case !e.Serving:
+			standby = standby || e.Healthy
+		case !e.Healthy, state.Active != nil && *state.Active != e.Tier:
+			return TierState{None: true}
+		default:
+			state.Active = new(e.Tier)
 		}
-		number, ok := tier(e)
-		if !ok {
-			continue
-		}
-		if active != nil && *active != number {
-			return nil
-		}
-		active = &number
 	}
-	return active
+	state.None = state.Active != nil && !standby
+	return state
 }

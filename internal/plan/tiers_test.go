@@ -59,6 +59,10 @@ func TestChooseTier(t *testing.T) {
 		{name: "an unjudged newcomer where none was active", failover: Failover{MinHealthyPercent: 60}, tiers: []Tier{{Endpoints: 2, Verdicts: 1}, {Number: 1, Endpoints: 2, Verdicts: 2, Healthy: 1}},
 			prev: TierState{None: true}},
 		{name: "a standby that recovers beside an unjudged newcomer, where none was active", failover: defaults, tiers: []Tier{{Endpoints: 2, Verdicts: 1}, healthy(1)}, prev: TierState{None: true}},
+		{name: "no telling after a restart whether one was active: none, where it is not the lowest", failover: Failover{MinHealthyPercent: 60},
+			tiers: []Tier{fresh(0), {Number: 1, Endpoints: 2, Verdicts: 2, Healthy: 1}}, prev: TierState{Active: new(int32(1)), None: true}},
+		{name: "the lowest, where it is", failover: Failover{MinHealthyPercent: 60}, tiers: []Tier{{Endpoints: 3, Verdicts: 2, Healthy: 1}, dead(1)},
+			prev: TierState{Active: new(int32(0)), None: true}, want: new(int32(0))},
 		{name: "the first endpoints of all are no newcomers", failover: defaults, tiers: []Tier{fresh(0), healthy(1)}, prev: TierState{}, want: new(int32(0))},
 		{name: "failback waits", failover: defaults, tiers: []Tier{healthy(0), healthy(1)}, prev: active(1), want: new(int32(1)), next: time.Minute},
 		{name: "failback still waits", failover: defaults, tiers: []Tier{healthy(0), healthy(1)}, prev: since(1, 59*time.Second, 0, 1), want: new(int32(1)), next: time.Second},
@@ -91,25 +95,28 @@ func TestChooseTier(t *testing.T) {
 }
 
 func TestPublishedTier(t *testing.T) {
-	tier := func(e Endpoint) (int32, bool) { return int32(e.Rank), e.Target != "" }
-	e := func(rank uint8, ready, terminating bool) Endpoint {
-		return Endpoint{Target: "t", Rank: rank, Ready: ready, Terminating: terminating}
+	e := func(tier int32, healthy, serving bool) Endpoint {
+		return Endpoint{Target: "t", Tier: tier, Healthy: healthy, Serving: serving}
 	}
+	terminating := e(1, true, true)
+	terminating.Terminating = true
 	tests := []struct {
 		name      string
 		published []Endpoint
-		want      *int32
+		want      TierState
 	}{
 		{name: "nothing"},
-		{name: "none ready", published: []Endpoint{e(0, false, false)}},
-		{name: "one tier", published: []Endpoint{e(0, false, false), e(1, true, false), e(1, true, false)}, want: new(int32(1))},
-		{name: "several tiers", published: []Endpoint{e(0, true, false), e(1, true, false)}},
-		{name: "what leaves says nothing", published: []Endpoint{e(0, true, true), e(1, true, false)}, want: new(int32(1))},
-		{name: "nor what is of no target", published: []Endpoint{{Ready: true}, e(1, true, false)}, want: new(int32(1))},
+		{name: "nothing that serves", published: []Endpoint{e(0, false, false), e(1, true, false)}},
+		{name: "one tier", published: []Endpoint{e(0, false, false), e(1, true, true), e(1, true, true), e(2, true, false)}, want: TierState{Active: new(int32(1))}},
+		{name: "one tier, without a standby that was held back", published: []Endpoint{e(0, false, false), e(1, true, true)}, want: TierState{Active: new(int32(1)), None: true}},
+		{name: "several tiers", published: []Endpoint{e(0, true, true), e(1, true, true)}, want: TierState{None: true}},
+		{name: "fail-open in a single tier", published: []Endpoint{e(0, true, true), e(0, false, true)}, want: TierState{None: true}},
+		{name: "what leaves keeps its tier", published: []Endpoint{e(0, false, false), terminating, e(2, true, false)}, want: TierState{Active: new(int32(1))}},
+		{name: "what is of no target says nothing", published: []Endpoint{{Healthy: true, Serving: true}, e(1, true, true), e(2, true, false)}, want: TierState{Active: new(int32(1))}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, PublishedTier(tt.published, tier)); diff != "" {
+			if diff := cmp.Diff(tt.want, PublishedTier(tt.published)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

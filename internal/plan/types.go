@@ -28,9 +28,17 @@ type Endpoint struct {
 	Hostname, Zone, NodeName string
 
 	Ready, Serving, Terminating bool
+	// Healthy is its health, which differs from Serving in a standby tier and where the Service fails
+	// open.
+	Healthy bool
+	// Unread: the annotation of its slice does not tell whose it is, and there is no verdict on it
+	// yet. See [Published].
+	Unread bool
 
-	// Rank is the rank of its SRV record's priority, added to the target's tier; 0 for everything but SRV.
+	// Rank is the rank of its SRV record's priority; 0 for everything but SRV. Tier is the target's,
+	// with the rank added.
 	Rank uint8
+	Tier int32
 	// DrainUntil is when an address that left spec or DNS stops being published, in whole seconds; zero where it is not leaving.
 	DrainUntil time.Time
 }

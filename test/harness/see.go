@@ -21,11 +21,13 @@ import (
 
 // The states that an endpoint's conditions spell, as [Endpoint.State] tells them.
 const (
-	Healthy   = "ready,serving"
-	Unhealthy = "-"
-	Standby   = "serving"             // healthy in a standby tier
-	Draining  = "serving,terminating" // healthy
-	FailOpen  = "ready"               // unhealthy, and ready all the same
+	Healthy         = "ready,serving"
+	Unhealthy       = "-"
+	Standby         = "-"                   // in a standby tier, healthy or not
+	Draining        = "serving,terminating" // healthy, in the active tier
+	DrainingStandby = "terminating"         // in a standby tier, or unhealthy
+	FailOpen        = "ready,serving"       // unhealthy, and ready all the same
+	NotReadyToo     = "ready"               // published as ready because of publishNotReadyAddresses alone
 )
 
 // Endpoint is an endpoint of ours as a slice publishes it.

@@ -181,7 +181,8 @@ func TestManualFailback(t *testing.T) {
 	waitActive(h, "web", 1)
 }
 
-// TestFailOpen: where no tier qualifies, with whenNoTierQualifies AllEndpoints, every endpoint of Active targets is ready, and says its health in serving.
+// TestFailOpen: where no tier qualifies, with whenNoTierQualifies AllEndpoints, every endpoint of
+// Active targets is ready and serving.
 func TestFailOpen(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 4)
@@ -189,7 +190,7 @@ func TestFailOpen(t *testing.T) {
 	healthy := harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining}
 	h.WaitStates("web", healthy)
 	f.servers[0].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Healthy, f.at(3): harness.Draining})
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Healthy, f.at(3): harness.DrainingStandby})
 	f.servers[2].SetSick(true)
 	h.WaitStates("web", harness.States{f.at(0): harness.FailOpen, f.at(1): harness.Healthy, f.at(2): harness.FailOpen, f.at(3): harness.Draining})
 	h.WaitEvent("web", "FailOpen")
@@ -273,7 +274,7 @@ func TestObserve(t *testing.T) {
 	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy})
 }
 
-// TestPublishNotReady: every endpoint is ready, and serving still tells its health.
+// TestPublishNotReady: every endpoint is ready, and serving still tells which would be so without.
 func TestPublishNotReady(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 4)
@@ -281,12 +282,13 @@ func TestPublishNotReady(t *testing.T) {
 	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", adminState: Draining")
 	checked := "targets:\n" + targets + "healthCheck: " + httpCheck
 	apply(h, "web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.FailOpen, f.at(2): harness.Healthy, f.at(3): "ready,serving,terminating"})
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.NotReadyToo, f.at(2): harness.NotReadyToo, f.at(3): "ready,serving,terminating"})
 	apply(h, "web", fmt.Sprintf(web, "")+checked)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
 }
 
-// TestDuplicates: of two claimants of one ip:port the lower tier wins, then Active before Draining, then the order in spec.
+// TestDuplicates: of two claimants of one ip:port the lower tier wins, then Active before Draining,
+// then the target's name.
 func TestDuplicates(t *testing.T) {
 	h := parallel(t)
 	const target = "\n- {name: %s, address: 198.51.100.1%s}"
@@ -294,7 +296,7 @@ func TestDuplicates(t *testing.T) {
 		{"tier", ", tier: 1", "", "one", harness.Healthy},
 		{"draining", ", adminState: Draining", "", "one", harness.Healthy},
 		{"tier-first", ", tier: 1", ", adminState: Draining", "one", harness.Draining},
-		{"order", "", "", "two", harness.Healthy},
+		{"name", "", "", "two", harness.Healthy},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)

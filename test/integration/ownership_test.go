@@ -149,7 +149,7 @@ func TestDrift(t *testing.T) {
 		{"slices: the backend's name", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels[v1alpha1.LabelName] = "other" })},
 		{"slices: no labels", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels = nil })},
 		{"slices: our annotation", inSlices(func(s *discoveryv1.EndpointSlice) { s.Annotations = nil })},
-		{"slices: a broken annotation", inSlices(func(s *discoveryv1.EndpointSlice) { s.Annotations[v1alpha1.AnnotationEndpoints] = "{broken" })},
+		{"slices: a broken annotation", inSlices(func(s *discoveryv1.EndpointSlice) { s.Annotations["external-backend.io/endpoints"] = "{broken" })},
 		{"slices: no owner", inSlices(func(s *discoveryv1.EndpointSlice) { s.OwnerReferences = nil })},
 		{"slices: nothing of ours in the metadata", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels, s.Annotations = nil, nil })},
 	} {

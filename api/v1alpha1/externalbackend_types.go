@@ -692,7 +692,10 @@ type HealthCheck struct {
 	InitialState InitialState `json:"initialState,omitempty"`
 }
 
-// HTTPGet is a GET whose status is judged. Redirects are not followed.
+// HTTPGet is a GET whose status is judged. Redirects are not followed. Under server-side apply it has
+// one owner: of an object that loses its last field a merge makes null in place of {}.
+//
+// +structType=atomic
 type HTTPGet struct {
 	// path is the request's path, with its query, at most 1,024 characters; default "/".
 	// +optional
@@ -762,7 +765,10 @@ const (
 	TransportTLS Transport = "TLS"
 )
 
-// TCPSocket is a connection and an optional exchange of text.
+// TCPSocket is a connection and an optional exchange of text. Under server-side apply it has one
+// owner, as httpGet.
+//
+// +structType=atomic
 type TCPSocket struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.
@@ -788,7 +794,9 @@ type TCPSocket struct {
 	Expect string `json:"expect,omitempty"`
 }
 
-// GRPC is a call of grpc.health.v1.Health/Check.
+// GRPC is a call of grpc.health.v1.Health/Check. Under server-side apply it has one owner, as httpGet.
+//
+// +structType=atomic
 type GRPC struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.

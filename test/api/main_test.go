@@ -1,5 +1,5 @@
 // Package api holds the API's schema against a real API server: what it accepts,
-// what it refuses and in which words, what it defaults and what may change.
+// what it refuses and in which words, that it defaults nothing, and what may change.
 package api
 
 import (
@@ -28,7 +28,8 @@ import (
 const root = "../.."
 
 var (
-	config *rest.Config
+	environment *envtest.Environment
+	config      *rest.Config
 	// api refuses unknown fields, so that no case is accepted for a typing error.
 	api client.Client
 )
@@ -46,17 +47,17 @@ func run(m *testing.M) int {
 	if err != nil {
 		return fail(err)
 	}
-	env := &envtest.Environment{
+	environment = &envtest.Environment{
 		BinaryAssetsDirectory: assets,
 		CRDDirectoryPaths:     []string{filepath.Join(root, "config/crd/bases")},
 		ErrorIfCRDPathMissing: true,
 	}
-	config, err = env.Start()
+	config, err = environment.Start()
 	if err != nil {
 		return fail(fmt.Errorf("starting the API server from %s: %w", assets, err))
 	}
 	defer func() {
-		if err := env.Stop(); err != nil {
+		if err := environment.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}()
@@ -74,6 +75,9 @@ func run(m *testing.M) int {
 	api = client.WithFieldValidation(c, metav1.FieldValidationStrict)
 	return m.Run()
 }
+
+// administrator may do everything.
+var administrator = envtest.User{Name: "admin", Groups: []string{"system:masters"}}
 
 // assets is the directory with kube-apiserver and etcd: $KUBEBUILDER_ASSETS, else
 // what the development cluster has built.

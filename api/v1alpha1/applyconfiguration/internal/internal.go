@@ -303,6 +303,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: transport
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.Transport
+    elementRelationship: atomic
 - name: com.github.external-backend.operator.api.v1alpha1.HTTPGet
   map:
     fields:
@@ -327,6 +328,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: scheme
       type:
         namedType: io.k8s.api.core.v1.URIScheme
+    elementRelationship: atomic
 - name: com.github.external-backend.operator.api.v1alpha1.HTTPHeader
   map:
     fields:
@@ -526,6 +528,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: transport
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.Transport
+    elementRelationship: atomic
 - name: com.github.external-backend.operator.api.v1alpha1.TLS
   map:
     fields:

@@ -26,7 +26,8 @@ import (
 // TCPSocketApplyConfiguration represents a declarative configuration of the TCPSocket type for use
 // with apply.
 //
-// TCPSocket is a connection and an optional exchange of text.
+// TCPSocket is a connection and an optional exchange of text. Under server-side apply it has one
+// owner, as httpGet.
 type TCPSocketApplyConfiguration struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.

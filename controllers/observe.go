@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -122,7 +123,12 @@ func (r *Reconciler) left(ctx context.Context, b *v1alpha1.ExternalBackend, serv
 }
 
 // orphaned: something that we own has lost its owner. Someone may have taken it off, or the garbage collector, on behalf of who deletes b and wants to keep what it owns.
+// The Service may have gone with b.
 func (o *observation) orphaned(b *v1alpha1.ExternalBackend) bool {
+	stood := meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionProgrammed)
+	if stood && o.service == nil && b.Spec.ServiceRef == nil {
+		return true
+	}
 	if plan.Retains(b) {
 		return false // what is there already stays whatever b's end is
 	}

@@ -226,3 +226,26 @@ func TestRetainIsNotHeldUpByARefusedService(t *testing.T) {
 		t.Errorf("the Service still belongs to %q", got)
 	}
 }
+
+// TestServiceThatWentWithItsBackend: a Service and an ExternalBackend that are deleted together stay
+// gone, although the cache shows the one deletion before the other.
+func TestServiceThatWentWithItsBackend(t *testing.T) {
+	for _, policy := range []string{"Delete", "Retain"} {
+		w := literalWorld(t)
+		w.spec("{deletionPolicy: " + policy + "}")
+		w.settle()
+		for _, s := range w.slices() {
+			w.ok(w.live.Delete(t.Context(), s))
+		}
+		w.ok(w.live.Delete(t.Context(), w.service()))
+		w.refresh()
+		behind := w.cache
+		w.ok(w.live.Delete(t.Context(), w.backend()))
+		w.cache, w.shown = behind, w.writes
+		_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
+		w.ok(err)
+		if w.service() != nil || len(w.slices()) > 0 {
+			t.Errorf("%s: made anew for an ExternalBackend that is gone:\n%s", policy, w.state())
+		}
+	}
+}

@@ -261,6 +261,7 @@ func refusalOf(d policy.Decision) plan.Refusal {
 	r := plan.Refusal{Denied: !d.Allowed, WouldDeny: d.WouldDeny, KeepPublished: d.ByDiscoveryAlone}
 	if r.Denied || r.WouldDeny {
 		r.Kind = d.Kind.String()
+		r.Port = plan.Port{Port: int32(d.Port.Port), Protocol: d.Port.Protocol}
 	}
 	return r
 }

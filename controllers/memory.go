@@ -23,6 +23,8 @@ import (
 type memory struct {
 	// uid is the ExternalBackend's: one that is made anew under the same name begins anew.
 	uid types.UID
+	// seen is the Service that was looked at last, by its UID and ClusterIP.
+	seen seenService
 	// notReadyToo is publishNotReadyAddresses of the Service when it was there last.
 	notReadyToo bool
 	// beside is what other ExternalBackends on the Service published when it was looked at last: one that hands an address over has just let it go.
@@ -81,6 +83,12 @@ type memory struct {
 	statusVersion string
 	// wrote is when slices were written last, on which the coalescing of flips goes by.
 	wrote time.Time
+}
+
+// seenService tells a Service that was made anew from the one before.
+type seenService struct {
+	uid       types.UID
+	clusterIP string
 }
 
 // memories holds the memory of every ExternalBackend.

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -30,6 +31,7 @@ const (
 	eventHeadlessChanged   = "HeadlessChanged"
 	eventAdopted           = "Adopted"
 	eventForeignRemoved    = "ForeignEndpointsRemoved"
+	eventServiceRecreated  = "ServiceRecreated"
 	eventSummary           = "MoreEvents"
 	eventConditionChanged  = "ConditionChanged" // in the log alone
 )
@@ -68,6 +70,15 @@ func serviceNotes(p plan.ServicePlan) []note {
 		out = append(out, normal(eventAdopted, "Adopt", "Took Service %q over.", p.Write.Name))
 	}
 	return out
+}
+
+// recreatedNotes tell of a Service that was deleted and made anew: whoever knows its old ClusterIP finds nothing there.
+func recreatedNotes(before seenService, s *corev1.Service) []note {
+	if before.uid == "" || before.uid == s.UID {
+		return nil
+	}
+	return []note{warning(eventServiceRecreated, "Apply", "Service %q was deleted and has been made anew: its cluster IP was %s and is %s.",
+		s.Name, cmp.Or(before.clusterIP, "none"), cmp.Or(s.Spec.ClusterIP, "none"))}
 }
 
 func noteForeignRemoved(kind, name string) note {

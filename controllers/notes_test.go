@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/external-backend/operator/internal/probe"
@@ -79,4 +82,63 @@ func TestChangesAreLogged(t *testing.T) {
 			t.Errorf("the log lacks %q:\n%s", want, all)
 		}
 	}
+}
+
+// TestServiceRecreated: a Service that somebody deletes comes back with another cluster IP, which an event tells once.
+func TestServiceRecreated(t *testing.T) {
+	w := newWorld(t)
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(literalSpec)
+	w.settle()
+	var s corev1.Service
+	w.ok(w.live.Get(t.Context(), shop, &s))
+	w.ok(w.live.Delete(t.Context(), &s))
+	w.writes++
+	w.refresh()
+	w.events.take()
+	w.settle()
+	recreated := func(e string) bool {
+		return strings.HasPrefix(e, "Warning ServiceRecreated Service \"shop\" was deleted and has been made anew")
+	}
+	if got := w.events.take(); !slices.ContainsFunc(got, recreated) {
+		t.Errorf("%q", got)
+	}
+	w.spec(`{drainSeconds: 5}`)
+	w.settle()
+	if got := w.events.take(); slices.ContainsFunc(got, recreated) {
+		t.Errorf("told again: %q", got)
+	}
+}
+
+// TestMetricsOfOneObject: what status says of traffic is in metrics, and goes with the object.
+func TestMetricsOfOneObject(t *testing.T) {
+	w := newWorld(t)
+	registry := prometheus.NewRegistry()
+	w.reconciler.Metrics = NewMetrics(registry)
+	want := func(when string, want map[string]float64) {
+		t.Helper()
+		families, err := registry.Gather()
+		w.ok(err)
+		got := map[string]float64{}
+		for _, f := range families {
+			if name := f.GetName(); strings.Contains(name, "ready") || strings.Contains(name, "tier") {
+				got[name] = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", when, diff)
+		}
+	}
+	verdict(probe.Healthy, 1, 3)(w)
+	w.spec(tieredSpec)
+	w.settle()
+	want("healthy", map[string]float64{"externalbackend_ready_endpoints": 1, "externalbackend_active_tier": 0, "externalbackend_ready": 1})
+	verdict(probe.Unhealthy, 1, 2)(w)
+	w.settle()
+	want("failed over", map[string]float64{"externalbackend_ready_endpoints": 1, "externalbackend_active_tier": 1, "externalbackend_ready": 1})
+	verdict(probe.Unhealthy, 2, 3)(w)
+	w.settle()
+	want("all dead", map[string]float64{"externalbackend_ready_endpoints": 0, "externalbackend_ready": 0})
+	w.reconciler.Metrics.forget(shop)
+	want("gone", map[string]float64{})
 }

@@ -1,9 +1,12 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,7 +64,9 @@ type observation struct {
 	handover []plan.Endpoint
 	// beside is what other ExternalBackends on the same Service publish: what older ones do, and what younger ones do.
 	beside, older, younger []plan.Endpoint
-	view                   *policy.View
+	// claimants name the ExternalBackend behind each of these addresses.
+	claimants map[netip.Addr]string
+	view      *policy.View
 	// desired is what the slices have been planned to publish.
 	desired []plan.Endpoint
 	// status is the one written last.
@@ -235,6 +240,7 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 		default:
 			published := plan.Published(theirs).Endpoints()
 			o.beside = append(o.beside, published...)
+			o.claim(name, published)
 			if olderThan(&sibling, b) {
 				o.older = append(o.older, published...)
 			} else {
@@ -256,6 +262,18 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 		return r.readHandover(ctx, service, o)
 	}
 	return nil
+}
+
+// claim notes that the ExternalBackend of that name publishes these endpoints.
+func (o *observation) claim(name string, published []plan.Endpoint) {
+	if o.claimants == nil {
+		o.claimants = make(map[netip.Addr]string, len(published))
+	}
+	for i := range published {
+		if a := published[i].Addr; o.claimants[a] == "" {
+			o.claimants[a] = name
+		}
+	}
 }
 
 // judge tells what others publish behind the Service and may not be taken away from what may: what kube-controller-manager left of a selector that has gone, where the
@@ -291,6 +309,7 @@ func (o *observation) judgeLeft(left []*discoveryv1.EndpointSlice) {
 	for _, s := range left {
 		published := plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
 		if ownerless(s) {
+			o.claim(s.Labels[v1alpha1.LabelName], published)
 			o.beside = append(o.beside, published...)
 			o.older = append(o.older, published...)
 			continue
@@ -359,10 +378,11 @@ func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) strin
 			return ""
 		}
 		if len(o.service.Spec.Selector) > 0 {
-			return fmt.Sprintf("Service %q has a selector: its endpoints are chosen by Kubernetes.", name)
+			return fmt.Sprintf("Service %q in namespace %q has a selector: Kubernetes chooses its endpoints. "+
+				"Remove the selector, or name another Service in spec.serviceRef.", name, b.Namespace)
 		}
 		if o.service.Spec.Type == corev1.ServiceTypeExternalName {
-			return fmt.Sprintf("Service %q is of type ExternalName, which has no endpoints.", name)
+			return fmt.Sprintf("Service %q in namespace %q is of type ExternalName, which has no endpoints.", name, b.Namespace)
 		}
 		return o.blocked(b)
 	}
@@ -433,7 +453,9 @@ type front struct {
 	plan.Families
 	Headless, NotReadyToo, ZoneHints, NodeHints bool
 	Serves                                      func(*v1alpha1.Port) bool
-	missing                                     bool
+	// ports are those of the Service, for people.
+	ports   []string
+	missing bool
 }
 
 // front reads it from the Service, and where that is missing from the slices that are there, which stay as they are.
@@ -444,6 +466,9 @@ func (o *observation) front(b *v1alpha1.ExternalBackend, m *memory) front {
 			Serves: func(p *v1alpha1.Port) bool { return plan.ServesPort(s, p) },
 		}
 		f.ZoneHints, f.NodeHints = hints(s.Spec.TrafficDistribution)
+		for i := range s.Spec.Ports {
+			f.ports = append(f.ports, fmt.Sprintf("%q (%s)", s.Spec.Ports[i].Name, cmp.Or(s.Spec.Ports[i].Protocol, corev1.ProtocolTCP)))
+		}
 		return f
 	}
 	f := front{NotReadyToo: m.notReadyToo, Serves: func(*v1alpha1.Port) bool { return true }, missing: true}
@@ -475,6 +500,31 @@ func hints(distribution *string) (zones, nodes bool) {
 	return false, false
 }
 
+// serviceNotFound says where a Service was looked for.
+func serviceNotFound(b *v1alpha1.ExternalBackend) string {
+	return fmt.Sprintf("Service %q does not exist in namespace %q.", plan.ServiceName(b), b.Namespace)
+}
+
+// firstFew lists the first of many.
+func firstFew(all []string) string {
+	const few = 5
+	text := strings.Join(all[:min(len(all), few)], ", ")
+	if more := len(all) - few; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return cmp.Or(text, "none")
+}
+
+// otherTargetPort names the first port whose target port differs from it; "" where none does.
+func otherTargetPort(b *v1alpha1.ExternalBackend) string {
+	for i := range b.Spec.Ports {
+		if p := &b.Spec.Ports[i]; p.EffectiveTargetPort() != p.Port {
+			return cmp.Or(p.Name, strconv.Itoa(int(p.Port)))
+		}
+	}
+	return ""
+}
+
 // mismatch reports what keeps the slices from doing their work although they are as planned.
 func (f *front) mismatch(b *v1alpha1.ExternalBackend, c *plan.Candidates, out *outcome) {
 	var lacking []string
@@ -485,10 +535,13 @@ func (f *front) mismatch(b *v1alpha1.ExternalBackend, c *plan.Candidates, out *o
 	}
 	switch {
 	case f.missing:
-		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
+		out.fail(v1alpha1.ReasonServiceNotFound, serviceNotFound(b), nil)
 	case len(lacking) > 0:
-		out.fail(v1alpha1.ReasonPortMismatch, fmt.Sprintf("Service %q lacks ports of spec.ports, by name and protocol: %s.",
-			plan.ServiceName(b), strings.Join(lacking[:min(len(lacking), 5)], ", ")), nil)
+		out.fail(v1alpha1.ReasonPortMismatch, fmt.Sprintf("Service %q in namespace %q lacks ports of spec.ports, by name and protocol: %s. It has %s.",
+			plan.ServiceName(b), b.Namespace, firstFew(lacking), firstFew(f.ports)), nil)
+	case out.status.Programmed == "" && f.Headless && otherTargetPort(b) != "":
+		out.status.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the targets' own ports, "+
+			"and learn that of port %q from DNS SRV records alone.", otherTargetPort(b))
 	case out.status.Programmed == "" && f.ZoneHints:
 		out.status.ProgrammedMessage = plan.HintsIgnored(c, f.NodeHints)
 	}

@@ -246,6 +246,10 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 		if r.publishAhead(ctx, b, o, m, &out) {
 			r.applyService(ctx, b, o, m, &out)
 		}
+		if s := o.service; s != nil && s.UID != "" && b.Spec.ServiceRef == nil {
+			out.notes = append(out.notes, recreatedNotes(m.seen, s)...)
+			m.seen = seenService{uid: s.UID, clusterIP: s.Spec.ClusterIP}
+		}
 		if out.status.Programmed == v1alpha1.ReasonServiceConflict { // the cache had not shown it yet; its event does
 			return out
 		}
@@ -273,7 +277,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 		r.lost(b, o, m, &out)
 	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName: // half-way between ClusterIP and Headless: the slices wait
 	case o.service == nil && len(o.slices) == 0:
-		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist.", plan.ServiceName(b)), nil)
+		out.fail(v1alpha1.ReasonServiceNotFound, serviceNotFound(b), nil)
 		r.lost(b, o, m, &out)
 	case plan.Passthrough(b):
 		r.publishPassthrough(ctx, b, o, m, &out)
@@ -426,7 +430,7 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 	candidates := m.plan.Candidates(plan.Input{
 		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
 		Answers: names.answers(b, published, r.Resolver.Snapshot(key)), Permit: permit(o.view), Rules: o.view,
-		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Younger: o.younger, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Younger: o.younger, Claimants: o.claimants, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, r.template(b, o, m, &front))
 	r.probe(b, &candidates, m)
 	m.started, m.beside, m.named, m.withdrawn = true, o.beside, candidates.Named(m.named), nil

@@ -634,7 +634,7 @@ func TestServiceRefGone(t *testing.T) {
 				}
 			}
 			w.settle()
-			w.expect(v1alpha1.ConditionReady, `False ServiceNotFound: Service "theirs" does not exist.`)
+			w.expect(v1alpha1.ConditionReady, `False ServiceNotFound: Service "theirs" does not exist in namespace "default".`)
 			w.expect(v1alpha1.ConditionHealthy, "Unknown NoEndpoints")
 			if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "0/0" {
 				t.Errorf("readyOfTotal %s", got)

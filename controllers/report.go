@@ -24,6 +24,7 @@ func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, ou
 	told := plan.Status(out.status)
 	status := told.Status
 	m.targets = told.Known
+	r.Metrics.status(client.ObjectKeyFromObject(b), &status)
 	out.next = earlier(out.next, told.Next)
 	notes := slices.Concat(out.notes, r.verdictNotes(b, status, out, m))
 	due, err := r.writeStatus(ctx, b, before, status, m)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -58,6 +59,22 @@ type Refusal struct {
 	KeepPublished bool
 	// Kind is the fixed phrase that tells which rule it was.
 	Kind string
+	// Port is the port that no policy allows, where that is why.
+	Port Port
+	// OfCheck: Port is the one that is probed, and none that is published.
+	OfCheck bool
+}
+
+// text says for people why it is refused.
+func (r *Refusal) text() string {
+	if r.Port.Port == 0 {
+		return r.Kind
+	}
+	field := ""
+	if r.OfCheck {
+		field = " of spec.healthCheck"
+	}
+	return fmt.Sprintf("port %d/%s%s is not allowed by any policy", r.Port.Port, r.Port.Protocol, field)
 }
 
 // Permit is policy's decision on an address and the ports that are published and probed there, for a target that was given by name ("" for a literal address).
@@ -118,14 +135,16 @@ type TargetNotes struct {
 	Denied, Audited string
 	// Duplicates, OtherFamily and Truncated count the addresses that are not published for these reasons.
 	Duplicates, OtherFamily, Truncated int
+	// Winner is who publishes the first of the duplicates, for people.
+	Winner string
 }
 
 func (n *TargetNotes) refuse(r Refusal) {
 	if r.WouldDeny {
-		n.Audited = r.Kind
+		n.Audited = r.text()
 	}
 	if r.Denied {
-		n.Denied = r.Kind
+		n.Denied = r.text()
 	}
 }
 
@@ -149,6 +168,8 @@ type Input struct {
 	Beside []Endpoint
 	// Older and Younger are what older and younger ExternalBackends on the same Service publish.
 	Older, Younger []Endpoint
+	// Claimants name the ExternalBackend behind each address of Older and Younger, for people.
+	Claimants map[netip.Addr]string
 	// Probes are those of the plan before, by which the addresses that have left since go on being probed, and Named its addresses, by which policy goes on judging them; nil
 	// after a restart.
 	Probes []Probe
@@ -432,10 +453,12 @@ func (f *finder) seed(target string, published *Endpoint) Verdict {
 // permit asks policy about an address, the ports published there, and the one that is probed.
 func (f *finder) permit(name string, addr netip.Addr, ports []Port, probed uint16) Refusal {
 	asked := func(p Port) bool { return p.Port == int32(probed) && p.Protocol == corev1.ProtocolTCP }
-	if probed != 0 && !slices.ContainsFunc(ports, asked) {
-		ports = append(slices.Clip(ports), Port{Port: int32(probed), Protocol: corev1.ProtocolTCP})
+	if probed == 0 || slices.ContainsFunc(ports, asked) {
+		return f.Permit(name, addr, ports)
 	}
-	return f.Permit(name, addr, ports)
+	r := f.Permit(name, addr, append(slices.Clip(ports), Port{Port: int32(probed), Protocol: corev1.ProtocolTCP}))
+	r.OfCheck = asked(r.Port)
+	return r
 }
 
 // leave is step 2.
@@ -608,10 +631,12 @@ func (f *finder) settleClaims() {
 	kept := order[:0]
 	for _, i := range order {
 		e, o := &f.out.Endpoints[i], &f.out.origins[i]
-		if f.claimed(e, o, siblings[e.Addr]) {
+		if winner := f.winner(e, o, siblings[e.Addr]); winner != "" {
 			o.lost = true
 			if o.target >= 0 && !e.leaving() {
-				f.out.Notes[o.target].Duplicates++
+				notes := &f.out.Notes[o.target]
+				notes.Duplicates++
+				notes.Winner = cmp.Or(notes.Winner, winner)
 			}
 			continue
 		}
@@ -665,16 +690,20 @@ func (f *finder) claimOrder() []int32 {
 	return order
 }
 
-// claimed reports whether a sibling that wins, or one of those kept, leads the same Service port to the same ip:port.
-func (f *finder) claimed(e *Endpoint, o *origin, siblings []siblingClaim) bool {
+// winner names the sibling that wins, or the target among those kept, that leads the same Service port to the same
+// ip:port; "" where there is none.
+func (f *finder) winner(e *Endpoint, o *origin, siblings []siblingClaim) string {
 	for i := f.at[o.place].claim; i >= 0; i = f.nextClaim[i] {
 		if clash(f.out.Endpoints[i].Ports, e.Ports) {
-			return true
+			return fmt.Sprintf("target %q", f.out.Endpoints[i].Target)
 		}
 	}
-	return slices.ContainsFunc(siblings, func(c siblingClaim) bool {
-		return (!c.overLeaving || e.leaving()) && clash(c.ports, e.Ports)
-	})
+	for _, c := range siblings {
+		if (!c.overLeaving || e.leaving()) && clash(c.ports, e.Ports) {
+			return fmt.Sprintf("ExternalBackend %q", f.Claimants[e.Addr])
+		}
+	}
+	return ""
 }
 
 // truncate is step 4; kept are in the order of their claims.

@@ -47,7 +47,7 @@ func Hold(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint, named []N
 			return
 		}
 		h.Refused = append(h.Refused, *e)
-		h.Why[e.Target] = cmp.Or(h.Why[e.Target], r.Kind)
+		h.Why[e.Target] = cmp.Or(h.Why[e.Target], r.text())
 	}
 	for i := range standing {
 		judge(&standing[i], true)

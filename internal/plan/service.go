@@ -92,6 +92,8 @@ func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) s
 	switch {
 	case owner != nil:
 		return refuse("it belongs to %s %q", owner.Kind, owner.Name)
+	case len(live.Spec.Selector) > 0 && b.Spec.Service.EffectiveAdoptionPolicy() != v1alpha1.AdoptionPolicyIfSelectorless:
+		return refuse("it has a selector, so it can neither be adopted nor be attached to; choose another spec.service.name, or remove its selector")
 	case b.Spec.Service.EffectiveAdoptionPolicy() != v1alpha1.AdoptionPolicyIfSelectorless:
 		return refuse("choose another spec.service.name, attach to it by serviceRef, or take it over with spec.service.adoptionPolicy: IfSelectorless")
 	case len(live.Spec.Selector) > 0:

@@ -219,6 +219,20 @@ func (w *statusWriter) unhealthyReason(sum *targetEndpoints, out *v1alpha1.Targe
 	}
 }
 
+// familyNotServed says which family the Service lacks, and which field would have to name it.
+func (w *statusWriter) familyNotServed(t *v1alpha1.Target) string {
+	family := "the address's IP family"
+	if a, err := netip.ParseAddr(t.Address); err == nil && a.Is4() {
+		family = "IPv4"
+	} else if err == nil {
+		family = "IPv6"
+	}
+	if w.Backend.Spec.ServiceRef != nil {
+		return fmt.Sprintf("Service %q does not serve %s (its spec.ipFamilies)", ServiceName(w.Backend), family)
+	}
+	return fmt.Sprintf("the Service does not serve %s (spec.service.ipFamilies, ipFamilyPolicy)", family)
+}
+
 // Cause says in a phrase what the last failure was.
 func (s *ProbeState) Cause() string { return cmp.Or(s.Detail, reasonWords[s.Reason], s.Reason) }
 
@@ -333,9 +347,9 @@ func (w *statusWriter) noteReason(t *v1alpha1.Target, n *TargetNotes) (reason, m
 	case n.Answer.Reason != "":
 		return n.Answer.Reason, n.Answer.Cause
 	case n.Duplicates > 0:
-		return v1alpha1.TargetReasonDuplicateAddress, "another target or ExternalBackend publishes the same address and port"
+		return v1alpha1.TargetReasonDuplicateAddress, n.Winner + " publishes the same address and port"
 	case n.OtherFamily > 0:
-		return v1alpha1.TargetReasonFamilyNotServed, "the Service lacks the address's IP family"
+		return v1alpha1.TargetReasonFamilyNotServed, w.familyNotServed(t)
 	case n.Truncated > 0 || n.Answer.Omitted > 0:
 		return v1alpha1.TargetReasonTruncated, fmt.Sprintf("%d addresses are too many", n.Truncated+n.Answer.Omitted)
 	}

@@ -58,7 +58,7 @@ func (v *View) decide(q question) Decision {
 	d := v.judge(&v.enforce, &q)
 	if d.Allowed && v.audit.selected {
 		if would := v.judge(&v.audit, &q); !would.Allowed {
-			d.WouldDeny, d.Kind = true, would.Kind
+			d.WouldDeny, d.Kind, d.Port = true, would.Kind, would.Port
 		}
 	}
 	return d
@@ -75,13 +75,14 @@ func (v *View) judge(s *side, q *question) Decision {
 	if kind != None && !guarded {
 		return Decision{Kind: kind}
 	}
-	refusal := v.refusal(s, q, guarded)
+	refusal, port := v.refusal(s, q, guarded)
 	if refusal == None {
 		return Decision{Allowed: true}
 	}
-	d := Decision{Kind: refusal}
+	d := Decision{Kind: refusal, Port: port}
 	if guarded {
-		d.ByDiscoveryAlone = kind == DiscoveredRange && v.refusal(s, q, false) == None
+		unguarded, _ := v.refusal(s, q, false)
+		d.ByDiscoveryAlone = kind == DiscoveredRange && unguarded == None
 		if refusal == NotAllowed {
 			d.Kind = kind
 		}
@@ -89,23 +90,23 @@ func (v *View) judge(s *side, q *question) Decision {
 	return d
 }
 
-// refusal is None, NotAllowed or PortNotAllowed.
-func (v *View) refusal(s *side, q *question, guarded bool) Kind {
+// refusal is None, NotAllowed, or PortNotAllowed with that port.
+func (v *View) refusal(s *side, q *question, guarded bool) (Kind, Port) {
 	if !s.selected {
 		if guarded || v.set.defaultDeny {
-			return NotAllowed
+			return NotAllowed, Port{}
 		}
-		return None
+		return None, Port{}
 	}
 	if !s.allows(q, guarded, v.set.everything) {
-		return NotAllowed
+		return NotAllowed, Port{}
 	}
 	for _, p := range q.ports {
 		if !s.allows(q, guarded, v.set.portRules(p)) {
-			return PortNotAllowed
+			return PortNotAllowed, p
 		}
 	}
-	return None
+	return None, Port{}
 }
 
 // allows tells whether one rule covers address, name and port.

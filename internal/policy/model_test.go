@@ -136,7 +136,17 @@ type modelQuestion struct {
 	ports []Port
 }
 
+// ask leaves out which port is refused, once it is sure that one is named where one is refused.
 func (q modelQuestion) ask(v *View) Decision {
+	d := q.put(v)
+	if (d.Kind == PortNotAllowed) != slices.Contains(q.ports, d.Port) {
+		panic(fmt.Sprintf("%+v is decided as %+v", q, d))
+	}
+	d.Port = Port{}
+	return d
+}
+
+func (q modelQuestion) put(v *View) Decision {
 	switch q.call {
 	case "Target":
 		return v.Target(q.name, q.addr, q.ports...)

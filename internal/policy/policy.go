@@ -105,6 +105,8 @@ type Decision struct {
 	ByDiscoveryAlone bool
 	// Kind is why it is, or would be, refused; None where it is not.
 	Kind Kind
+	// Port is the port that is refused where Kind is PortNotAllowed.
+	Port Port
 }
 
 // Keep tells whether something may be used that is published already, or not.

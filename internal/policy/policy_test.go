@@ -243,7 +243,7 @@ func TestGuardedUnlessCIDRsNameIt(t *testing.T) {
 			t.Errorf("%s, named by %v: %+v", c.addr, c.cidrs, got)
 		}
 		both.Ports = []v1alpha1.PolicyPort{{Port: 1}}
-		if got := decide(both); got != refused(PortNotAllowed) {
+		if got := decide(both); got.Kind != PortNotAllowed || got.Allowed {
 			t.Errorf("%s, named on another port: %+v", c.addr, got)
 		}
 		for i := range c.cidrs {
@@ -691,5 +691,16 @@ func TestKindsHaveWordsOfTheirOwn(t *testing.T) {
 			t.Errorf("kind %d: %q, as kind %d", k, k, other)
 		}
 		seen[k.String()] = k
+	}
+}
+
+// TestRefusedPortIsNamed: of several ports the first that no rule covers.
+func TestRefusedPortIsNamed(t *testing.T) {
+	v := view(t, policies(enforce(v1alpha1.PolicyRule{
+		AnyTarget: &v1alpha1.AnyTarget{}, Ports: []v1alpha1.PolicyPort{{Port: 5432}},
+	})))
+	health, metrics := Port{corev1.ProtocolTCP, 9999}, Port{corev1.ProtocolTCP, 9100}
+	if d := v.Target("", netip.MustParseAddr("203.0.113.1"), postgres, health, metrics); d.Port != health || d.Allowed {
+		t.Errorf("%+v, not for port %+v", d, health)
 	}
 }

@@ -38,7 +38,7 @@ var kindWords = [kinds]string{
 	Mapped:          "IPv4-mapped address",
 	Metadata:        "cloud metadata address",
 	ClusterRange:    "address of this cluster",
-	DiscoveredRange: "address of this cluster, known by discovery alone",
+	DiscoveredRange: "address of this cluster, known by discovery alone; cidrs of a policy rule would have to name it",
 	ClusterName:     "name of this cluster",
 	NotAllowed:      "not allowed by any policy",
 	PortNotAllowed:  "port not allowed by any policy",

@@ -323,3 +323,29 @@ func (c *costs) add(s *schema.Structural, declared *apiservercel.DeclType, path 
 }
 
 func hasRules(s *schema.Structural) bool { return len(s.XValidations) > 0 }
+
+// The guide's table of defaults says of each field what its function says.
+func TestGuideTellsTheDefaults(t *testing.T) {
+	text, err := os.ReadFile("../../docs/guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "\n## Defaults\n")
+	if !found {
+		t.Fatal("the guide has no section Defaults")
+	}
+	table, _, _ = strings.Cut(table, "\n## ")
+	want := map[string]string{}
+	for name, value := range defaults() {
+		want[strings.Replace(strings.Replace(name, "externalbackends ", "", 1), "externalbackendpolicies ", "policy ", 1)] = value
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]*)` \\|$").FindAllStringSubmatch(table, -1) {
+		if value, ok := want[row[1]]; !ok || value != strings.Trim(row[2], `"`) {
+			t.Errorf("the guide says %s: %s; the functions %q", row[1], row[2], value)
+		}
+		delete(want, row[1])
+	}
+	for name, value := range want {
+		t.Errorf("the guide lacks | `%s` | `%s` |", name, value)
+	}
+}

@@ -238,8 +238,8 @@ func watchChanges(changed func()) handler.EventHandler {
 }
 
 // wakeSiblings has the other ExternalBackends on a Service reconciled when one comes, goes or leaves
-// it: a sibling takes over what one that is deleted published, before the garbage collector removes
-// it. At the start all are reconciled anyway.
+// it: a sibling takes over what one that is deleted published, without waiting for the garbage
+// collector, which may still be faster. At the start all are reconciled anyway.
 func (r *Reconciler) wakeSiblings() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	wake := func(ctx context.Context, q queue, o client.Object) {

@@ -271,7 +271,9 @@ func TestRestart(t *testing.T) {
 	}
 	waitActive(h, "over", 1)
 	f.servers[1].SetSick(false) // Manual keeps the other tier
+	waitTarget(h, "over", "b", v1alpha1.TargetStateHealthy, "")
 	h.WaitStates("over", harness.States{f.at(1): harness.Standby, f.at(2): harness.Healthy})
+	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
 	f.servers[0].SetSick(true)
 	ns.set("db.example.com", good("198.51.100.1")) // the other one drains
 	h.WaitStates("named", harness.States{at("198.51.100.1:8080"): harness.Healthy, at("198.51.100.2:8080"): harness.Draining})

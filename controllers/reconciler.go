@@ -343,7 +343,7 @@ func (r *Reconciler) keepPermitted(ctx context.Context, b *v1alpha1.ExternalBack
 		template := r.template(b, o, m, &front)
 		template.Labels = m.withdrawnLabels
 		if !r.applySlices(ctx, b, o, m, plan.Slices(template, held.Kept, o.slices), out) {
-			m.withdrawn = append(former, held.Refused...) // what was to come back may not have
+			m.withdrawn = slices.Concat(former, held.Refused) // what was to come back may not have
 		}
 	}
 	out.status.Held = &held

@@ -701,7 +701,7 @@ func (r *reasons) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) 
 // TestEndpointsMarkedOnce: Endpoints that are taken over are marked, and told of, once, however long the cache takes to show the mark.
 func TestEndpointsMarkedOnce(t *testing.T) {
 	service := stories[len(stories)-1].objects()[0]
-	endpoints := &corev1.Endpoints{ //nolint:staticcheck // those that are there have to be taken over
+	endpoints := &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-endpoints"},
 		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "203.0.113.1"}}, Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}}}}, //nolint:staticcheck // as above
 	}

@@ -206,7 +206,7 @@ func (w *world) objects() []client.Object {
 	var objects []client.Object
 	for _, list := range []client.ObjectList{
 		&v1alpha1.ExternalBackendList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{},
-		&corev1.EndpointsList{}, //nolint:staticcheck // those that are there have to be taken over
+		&corev1.EndpointsList{},
 	} {
 		w.ok(w.live.List(w.t.Context(), list))
 		w.ok(meta.EachListItem(list, func(o runtime.Object) error { objects = append(objects, o.(client.Object)); return nil }))

@@ -140,7 +140,7 @@ func knownHTTP(g *v1alpha1.HTTPGet, path *field.Path) field.ErrorList {
 	errs := known(path.Child("scheme"), g.EffectiveScheme(), corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
 	for i, text := range g.ExpectedStatuses {
 		part := statusRange.FindStringSubmatch(text)
-		if part == nil || part[2] != "" && part[2] < part[1] {
+		if len(part) < 3 || part[2] != "" && part[2] < part[1] {
 			errs = append(errs, field.Invalid(path.Child("expectedStatuses").Index(i), text, `must be a status, such as "200", or a range, such as "200-399"`))
 		}
 	}

@@ -34,6 +34,8 @@ GOLANGCI_LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 KUBECTL ?= $(or $(shell command -v kubectl),bin/devcluster kubectl)
 OWN_KUBECTL := $(filter bin/devcluster,$(KUBECTL))
 
+API_LINT := go tool -modfile=$(CURDIR)/tools/apilint/go.mod golangci-lint-kube-api-linter
+
 GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
 GENERATED := api config/crd config/rbac
@@ -95,6 +97,7 @@ vet: ## Run go vet in every module
 .PHONY: lint
 lint: ## Run the linters, the import rules among them, in every module
 	@$(call each-module,$(GOLANGCI_LINT) run ./...)
+	$(API_LINT) run -c .golangci.api.yml ./api/v1alpha1/
 
 .PHONY: verify
 verify: generate manifests ## Fail where generated files, formatting or go.mod files are not current

@@ -89,7 +89,7 @@ type AnyTarget struct{}
 //
 // +kubebuilder:validation:XValidation:rule=`has(self.anyTarget) != (has(self.cidrs) || has(self.hostnames))`,message="wants cidrs, hostnames or both, or anyTarget in their place"
 type PolicyRule struct {
-	// anyTarget, which is {}, allows every target that is neither forbidden nor guarded, in place of
+	// anyTarget as {} allows every target that is neither forbidden nor guarded, in place of
 	// cidrs and hostnames.
 	// +optional
 	AnyTarget *AnyTarget `json:"anyTarget,omitempty"`

@@ -28,7 +28,7 @@ import (
 // PolicyRule allows the targets that fit all of its cidrs, hostnames and ports. A rule has cidrs,
 // hostnames or both, or anyTarget in their place.
 type PolicyRuleApplyConfiguration struct {
-	// anyTarget, which is {}, allows every target that is neither forbidden nor guarded, in place of
+	// anyTarget as {} allows every target that is neither forbidden nor guarded, in place of
 	// cidrs and hostnames.
 	AnyTarget *apiv1alpha1.AnyTarget `json:"anyTarget,omitempty"`
 	// cidrs are checked for literal addresses and for every resolved one; 1 to 100, without bits

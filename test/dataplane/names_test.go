@@ -30,8 +30,8 @@ spec:
   targets:
   - {name: a4, address: %s}
   - {name: a6, address: "%s"}
-  - {name: b4, address: %s, state: %s}
-  - {name: b6, address: "%s", state: %[4]s}
+  - {name: b4, address: %s, adminState: %s}
+  - {name: b6, address: "%s", adminState: %[4]s}
   healthCheck: %[6]s
 `, p.a.V4, p.a.V6, p.b.V4, stateOfB, p.b.V6, httpCheck)
 	}

@@ -26,7 +26,7 @@ spec:
   ports: [{name: web, port: 80, targetPort: 8080}]
   targets:
   - {name: a, address: %s}
-  - {name: b, address: %s, state: %s}
+  - {name: b, address: %s, adminState: %s}
   healthCheck: %s
 `, p.a.V4, p.b.V4, stateOfB, httpCheck)
 	}

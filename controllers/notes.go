@@ -147,7 +147,7 @@ func trafficNotes(b *v1alpha1.ExternalBackend, p *plan.Publication, before told,
 			n.kind, n.text = corev1.EventTypeWarning, n.text+" No endpoint is ready."
 		}
 		out = append(out, n.on("status.activeTier{%d}", *after))
-	case before.tier != nil && after == nil:
+	case before.tier != nil && after == nil && len(p.Tiers) > 0: // without endpoints there is none to choose
 		out = append(out, warning(eventTierChanged, "Failover", "No tier has enough healthy endpoints to be active; tier %d was. %s",
 			*before.tier, plan.ExplainTierChange(b, p, nil, *before.tier)))
 	}

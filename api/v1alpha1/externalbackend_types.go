@@ -430,11 +430,11 @@ type Target struct {
 
 // TargetPort overrides the target port of one port of spec.ports.
 type TargetPort struct {
-	// name is the name of a port in spec.ports; absent for the unnamed one.
+	// name is the name of a port in spec.ports; absent, or the empty string, for the
+	// unnamed one.
 	// +optional
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
 	Name string `json:"name,omitempty"`
 
 	// targetPort is the target's port, 1 to 65535.

@@ -81,7 +81,8 @@ func TestSchemaHasNoDefaultButOne(t *testing.T) {
 // What is absent is left out: no optional field of a spec has a second spelling for that.
 func TestAbsentHasOneSpelling(t *testing.T) {
 	mayBeEmpty := []string{
-		"externalbackends spec.ports[].name",                                    // as in ServiceSpec
+		"externalbackends spec.ports[].name", // as in ServiceSpec
+		"externalbackends spec.targets[].ports[].name",
 		"externalbackends spec.healthCheck.tls.caCertificateRefs[].group",       // the core group is ""
 		"externalbackends spec.dns.tls.caCertificateRefs[].group",               // the core group is ""
 		"externalbackendpolicies spec.namespaceSelector.matchExpressions[].key", // upstream's

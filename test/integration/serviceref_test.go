@@ -24,7 +24,7 @@ func TestRefLife(t *testing.T) {
 	if n := len(h.Slices("web")); n > 0 {
 		t.Errorf("there are %d slices behind a Service that is not there", n)
 	}
-	if b := h.Backend("ext"); b.Status.ServiceName != "web" || b.Status.ServiceType != "Ref" {
+	if b := h.Backend("ext"); b.Status.ServiceName != "web" || b.Status.ServiceType != "" {
 		t.Errorf("status is %+v", b.Status)
 	}
 
@@ -178,7 +178,7 @@ healthCheck: {tcpSocket: {}, ` + pace + `}
 	h.WaitStates("web", all(harness.Unhealthy, a)) // nobody is there
 	waitTarget(h, "ext", "b", "Unknown", "FamilyNotServed")
 	h.Apply(service, "web", "ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
-	h.WaitStates("web", all(harness.FailOpen, a, b)) // ready without health
+	h.WaitStates("web", all(harness.NotReadyToo, a, b)) // ready without health
 	for _, s := range h.Slices("web") {
 		if e := s.Endpoints[0]; e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.Zone || e.Hostname != nil {
 			t.Errorf("the endpoint is %+v", e)

@@ -315,9 +315,10 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 		t.Errorf("the Service is %+v, status says %+v", s.Spec, b.Status)
 	}
 	waitProgrammed(h, "web")
-	for _, condition := range []string{"NamesResolved", "Healthy", "Permitted", "Accepted"} {
+	for _, condition := range []string{"NamesResolved", "ResolvedRefs", "Permitted", "Accepted"} {
 		h.WaitCondition("web", condition, metav1.ConditionTrue, condition)
 	}
+	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
 	apply(h, "web", spec, "ExternalName", "db2.example.com", ns.V4)
 	h.WaitReady("web")
 	if s := h.Service("web"); s.Spec.ExternalName != "db2.example.com" {

@@ -333,7 +333,7 @@ func TestRestart(t *testing.T) {
 	h.WaitStates("over", harness.States{f.at(1): harness.Healthy, f.at(2): harness.Unhealthy})
 }
 
-// TestDeletedMeanwhile: what was deleted while no manager ran is cleaned up when one is back, even what the garbage collector was told to leave.
+// TestDeletedMeanwhile: what was deleted while no manager ran stays gone, and what the garbage collector was told to leave stays with its Service.
 func TestDeletedMeanwhile(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
@@ -351,9 +351,13 @@ func TestDeletedMeanwhile(t *testing.T) {
 	if len(h.Slices("theirs")) == 0 {
 		t.Fatal("the garbage collector has taken what it should leave")
 	}
+	left := h.Slices("theirs")
 	h.StartManager()
-	waitNoSlices(h, "theirs")
-	h.Service("theirs")
+	apply(h, "ready", onePort) // what comes after the manager's first look at what is there
+	h.WaitReady("ready")
+	if diff := gocmp.Diff(left, h.Slices("theirs")); diff != "" {
+		t.Errorf("what the garbage collector left, with its Service, did not stay as it was:\n%s", diff)
+	}
 }
 
 // TestLeaderElection: of two managers one acts; SIGTERM hands over, with exit status 0 and the lease released.

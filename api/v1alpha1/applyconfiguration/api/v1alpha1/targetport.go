@@ -23,7 +23,8 @@ package v1alpha1
 //
 // TargetPort overrides the target port of one port of spec.ports.
 type TargetPortApplyConfiguration struct {
-	// name is the name of a port in spec.ports; absent for the unnamed one.
+	// name is the name of a port in spec.ports; absent, or the empty string, for the
+	// unnamed one.
 	Name *string `json:"name,omitempty"`
 	// targetPort is the target's port, 1 to 65535.
 	TargetPort *int32 `json:"targetPort,omitempty"`

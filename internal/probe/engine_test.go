@@ -146,6 +146,7 @@ func listen(t testing.TB, address string) net.Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = listener.Close() }) // one that nobody refers to any more is closed with the garbage
 	return listener
 }
 

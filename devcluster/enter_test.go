@@ -258,4 +258,8 @@ func TestOutsideIsRefused(t *testing.T) {
 	if _, err := Start(t.Context(), Options{}); !errors.Is(err, errOutside) {
 		t.Errorf("Start: %v", err)
 	}
+	t.Setenv("DEVCLUSTER_CACHE", t.TempDir())
+	if _, err := JoinNamespace("machine"); !errors.Is(err, errNoNetwork) {
+		t.Errorf("JoinNamespace: %v", err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -35,8 +34,11 @@ var (
 
 const bridge = "cluster0"
 
-// errOutside reports a use that would have changed the machine's own network.
-var errOutside = errors.New("devcluster: not inside namespaces, call Enter or Main first")
+// Both report a use that would have changed the machine's own network.
+var (
+	errOutside   = errors.New("devcluster: not inside namespaces, call Enter or Main first")
+	errNoNetwork = errors.New("devcluster: no cluster runs here, `devcluster up` says how to get into its shell")
+)
 
 // Network is a bridge in the program's network namespace with further namespaces on it. A program has one at a time.
 type Network struct {
@@ -44,7 +46,6 @@ type Network struct {
 
 	mu         sync.Mutex
 	namespaces map[string]*Namespace
-	made       int // namespaces made so far, which numbers their links
 }
 
 // OpenNetwork lays the bridge. It is all that a benchmark of the data plane needs; [Start] does it too.
@@ -57,7 +58,7 @@ func OpenNetwork() (*Network, error) {
 		return nil, err
 	}
 	n := &Network{dir: dir, namespaces: map[string]*Namespace{}}
-	if err := os.MkdirAll(filepath.Join(dir, "netns"), 0o750); err != nil {
+	if err := os.MkdirAll(n.pins(), 0o750); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(tuneNetns(), forwardPackets()); err != nil {
@@ -72,6 +73,23 @@ link set %[1]s up
 	}
 	return n, nil
 }
+
+// JoinNamespace adds a namespace to the network of another program, such as `devcluster up`. The caller runs in that program's
+// namespaces (see [Nsenter]) and closes the namespace in the end; see [Network.AddNamespace] for the rest.
+func JoinNamespace(name string, addresses ...string) (*Namespace, error) {
+	dir, err := runDir()
+	if err != nil {
+		return nil, err
+	}
+	n := &Network{dir: dir, namespaces: map[string]*Namespace{}}
+	if _, err := os.Stat(n.pins()); errors.Is(err, os.ErrNotExist) {
+		return nil, errNoNetwork
+	}
+	return n.AddNamespace(name, addresses...)
+}
+
+// pins is the directory in which every namespace of the network has its path, whichever program made it.
+func (n *Network) pins() string { return filepath.Join(n.dir, "netns") }
 
 // Close removes the bridge and every namespace.
 func (n *Network) Close() error {
@@ -117,7 +135,6 @@ type Namespace struct {
 	name    string
 	network *Network
 	path    string // bind mount of the namespace, for tools
-	veth    string // our end of the link
 	file    *os.File
 
 	mu     sync.Mutex
@@ -127,16 +144,13 @@ type Namespace struct {
 
 // AddNamespace makes a namespace with the given addresses; see [Namespace.AddAddresses] for what they may be.
 func (n *Network) AddNamespace(name string, addresses ...string) (*Namespace, error) {
-	path := filepath.Join(n.dir, "netns", name)
+	path := filepath.Join(n.pins(), name)
 	reserved, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("devcluster: namespace %s: %w", name, err)
 	}
 	reserved.Close()
-	n.mu.Lock()
-	n.made++
-	ns := &Namespace{name: name, network: n, path: path, veth: fmt.Sprintf("veth%d", n.made)}
-	n.mu.Unlock()
+	ns := &Namespace{name: name, network: n, path: path}
 	if err = ns.create(); err == nil {
 		err = ns.AddAddresses(addresses...)
 	}
@@ -166,8 +180,8 @@ func (ns *Namespace) create() error {
 	if ns.file, err = os.Open(ns.path); err != nil {
 		return err
 	}
-	if err := runTool(fmt.Sprintf("link add %[1]s type veth peer name eth0 netns %[2]s\nlink set %[1]s master %[3]s up\n", ns.veth, ns.path, bridge),
-		"ip", "-batch", "-"); err != nil {
+	// The kernel numbers our end of the link: several programs may add namespaces.
+	if err := runTool("", "ip", "link", "add", "up", "master", bridge, "type", "veth", "peer", "name", "eth0", "netns", ns.path); err != nil {
 		return err
 	}
 	return ns.tool("link set lo up\nlink set eth0 up\n", "ip", "-batch", "-")
@@ -188,7 +202,7 @@ func (ns *Namespace) remove() error {
 	// Each step is tried whatever became of the others: a namespace may be half made.
 	var errs []error
 	if ns.file != nil {
-		errs = append(errs, ns.file.Close(), runTool("", "ip", "link", "del", ns.veth))
+		errs = append(errs, ns.file.Close(), ns.tool("", "ip", "link", "del", "eth0"))
 	}
 	return errors.Join(append(errs, unix.Unmount(ns.path, unix.MNT_DETACH), os.Remove(ns.path))...)
 }
@@ -250,17 +264,18 @@ func (n *Network) forget(addrs []netip.Addr) error {
 	for _, addr := range addrs {
 		fmt.Fprintf(&batch, "neigh flush to %s\n", addr)
 	}
-	n.mu.Lock()
-	others := slices.Collect(maps.Values(n.namespaces))
-	n.mu.Unlock()
+	others, err := os.ReadDir(n.pins()) // those of other programs too
+	if err != nil {
+		return err
+	}
 	errs := []error{runTool(batch.String(), "ip", "-batch", "-")}
 	for _, other := range others {
-		err := other.tool(batch.String(), "ip", "-batch", "-")
-		n.mu.Lock()
-		if n.namespaces[other.name] == other { // else it was closed meanwhile
+		path := filepath.Join(n.pins(), other.Name())
+		err := toolIn(path, batch.String(), "ip", "-batch", "-")
+		var fs unix.Statfs_t
+		if unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC { // else it was closed meanwhile, or is not made yet
 			errs = append(errs, err)
 		}
-		n.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
@@ -367,7 +382,11 @@ func (ns *Namespace) Command(ctx context.Context, name string, args ...string) *
 
 // tool is runTool in the namespace.
 func (ns *Namespace) tool(stdin, name string, args ...string) error {
-	return runTool(stdin, "nsenter", append([]string{"--net=" + ns.path, "--", name}, args...)...)
+	return toolIn(ns.path, stdin, name, args...)
+}
+
+func toolIn(path, stdin, name string, args ...string) error {
+	return runTool(stdin, "nsenter", append([]string{"--net=" + path, "--", name}, args...)...)
 }
 
 // Drop makes every packet from and to the given addresses and ports vanish in the namespace, in both directions; port 0 stands for the

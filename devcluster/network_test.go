@@ -110,6 +110,33 @@ func TestAddressMoves(t *testing.T) {
 	}
 }
 
+// TestJoinNamespace lets another program's machine come and go; nobody remembers where its address was.
+func TestJoinNamespace(t *testing.T) {
+	n := openNetwork(t)
+	client, err := n.AddNamespace("client", "203.0.113.20")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		machine, err := JoinNamespace("machine", "203.0.113.10")
+		if err != nil {
+			t.Fatal(err)
+		}
+		serve(t, machine, ":80")
+		eventually(t, client, "203.0.113.10:80", "machine")
+		if _, err := JoinNamespace("client"); err == nil {
+			t.Error("two namespaces of one name")
+		}
+		if err := machine.Close(); err != nil {
+			t.Fatal(err)
+		}
+		out, err := client.Command(t.Context(), "ip", "neigh", "show", "to", "203.0.113.10", "nud", "all").CombinedOutput()
+		if err != nil || strings.Contains(string(out), "lladdr") {
+			t.Errorf("the client's neighbour: %s, %v", out, err)
+		}
+	}
+}
+
 // TestFirstAddressLeaves keeps a namespace's other addresses, and its way out, when the first one goes.
 func TestFirstAddressLeaves(t *testing.T) {
 	n := openNetwork(t)

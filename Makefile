@@ -68,7 +68,7 @@ run: build ## Run the manager here, against kubectl's current cluster
 	bin/manager $(RUN_ARGS)
 
 .PHONY: devcluster-up
-devcluster-up: packages bin/devcluster ## Start the development cluster, until Ctrl-C
+devcluster-up: packages build bin/devcluster ## Start the development cluster, until Ctrl-C; what make run compiles is there then
 	bin/devcluster up
 
 .PHONY: clean
@@ -175,11 +175,11 @@ bin/devcluster:
 
 .PHONY: install
 install: $(OWN_KUBECTL) ## Install the CRDs into kubectl's current cluster
-	$(KUSTOMIZE) build config/crd | $(KUBECTL) apply --server-side -f -
+	$(KUBECTL) apply --server-side -k config/crd
 
 .PHONY: uninstall
 uninstall: $(OWN_KUBECTL) ## Remove the CRDs, and every ExternalBackend with them
-	$(KUSTOMIZE) build config/crd | $(KUBECTL) delete --ignore-not-found -f -
+	$(KUBECTL) delete --ignore-not-found -k config/crd
 
 .PHONY: deploy
 deploy: $(OWN_KUBECTL) build-installer ## Install CRDs, roles and the manager with image IMG
@@ -188,7 +188,7 @@ deploy: $(OWN_KUBECTL) build-installer ## Install CRDs, roles and the manager wi
 .PHONY: undeploy
 undeploy: $(OWN_KUBECTL) ## Remove all that deploy installed: the manager first, so that it sees no policy go
 	$(KUBECTL) delete deployment -n external-backend-system external-backend-controller-manager --cascade=foreground --ignore-not-found
-	$(KUSTOMIZE) build config/default | $(KUBECTL) delete --ignore-not-found -f -
+	$(KUBECTL) delete --ignore-not-found -k config/default
 
 ##@ Release
 

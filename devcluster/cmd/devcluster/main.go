@@ -23,6 +23,13 @@ const usage = `Usage: devcluster COMMAND
   kubectl ARGS      run the cluster's kubectl
   doctor            say what this machine lacks
 
+In the shell of a cluster that is up (by the line that up prints), each until Ctrl-C:
+
+  machine FLAGS NAME ADDRESS...   run a machine outside of the cluster, at addresses of 203.0.113.0/24 or 2001:db8:113::/64:
+                                  --http PORT answers requests with 200, --failing PORT with 503, --tcp PORT accepts connections
+  zone ORIGIN FILE                serve the records in FILE (such as: db 5 A 203.0.113.10), again whenever they change,
+                                  as the zone ORIGIN (such as example.com) that the cluster's DNS knows
+
 DEVCLUSTER_KUBERNETES chooses the version (default ` + devcluster.DefaultKubernetes + `), DEVCLUSTER_PROXY_MODE kube-proxy's mode (nftables or
 iptables), DEVCLUSTER_CACHE the directory for the binaries, DEVCLUSTER_LOGS one for logs that are to outlive the cluster.
 `
@@ -54,6 +61,10 @@ func dispatch(ctx context.Context, args []string) (code int, err error) {
 		return withCluster(ctx, func(context.Context, *devcluster.Cluster) (int, error) { return runCommand(rest[1:]) })
 	case command == "kubectl":
 		return kubectl(ctx, rest)
+	case command == "machine":
+		return machine(ctx, rest, os.Stdout)
+	case command == "zone" && len(rest) == 2:
+		return zone(ctx, rest[0], rest[1], os.Stdout)
 	case command == "doctor" && len(rest) == 0:
 		return doctor()
 	case command == "help", command == "-h", command == "--help":
@@ -79,19 +90,33 @@ func withCluster(ctx context.Context, f func(context.Context, *devcluster.Cluste
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	if err := errors.Join(os.Setenv("KUBECONFIG", c.Kubeconfig), os.Setenv("PATH", c.Bin+":"+os.Getenv("PATH"))); err != nil {
+	path, err := commandPath(c)
+	if err != nil {
+		return 1, err
+	}
+	if err := errors.Join(os.Setenv("KUBECONFIG", c.Kubeconfig), os.Setenv("PATH", path+":"+os.Getenv("PATH"))); err != nil {
 		return 1, err
 	}
 	return f(ctx, c)
 }
 
+// commandPath is where the cluster's kubectl and this very command are found.
+func commandPath(c *devcluster.Cluster) (string, error) {
+	self, err := os.Executable()
+	return c.Bin + ":" + filepath.Dir(self), err
+}
+
 func untilDone(ctx context.Context, c *devcluster.Cluster) (int, error) {
+	path, err := commandPath(c)
+	if err != nil {
+		return 1, err
+	}
 	fmt.Printf(`Kubernetes %s is up, until Ctrl-C. It lives in namespaces of its own; a shell in there:
 
-  %s -- env KUBECONFIG=%s PATH=%s:$PATH $SHELL
+  %s -- env --chdir="$PWD" KUBECONFIG=%s PATH=%s:"$PATH" $SHELL
 
 Logs in there: %s
-`, devcluster.Kubernetes(), devcluster.Nsenter(), c.Kubeconfig, c.Bin, c.Logs)
+`, devcluster.Kubernetes(), devcluster.Nsenter(), c.Kubeconfig, path, c.Logs)
 	<-ctx.Done()
 	return 0, nil
 }

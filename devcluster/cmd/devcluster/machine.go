@@ -20,12 +20,13 @@ type server struct {
 	port uint16
 }
 
-// start serves on the machine until the listener is closed. Each request is told on out.
-func (s server) start(ns *devcluster.Namespace, out io.Writer) (net.Listener, error) {
+// start serves on the machine until ctx ends. Each request is told on out.
+func (s server) start(ctx context.Context, ns *devcluster.Namespace, out io.Writer) error {
 	listener, err := ns.Listen("tcp", net.JoinHostPort("", strconv.Itoa(int(s.port))))
 	if err != nil {
-		return nil, err
+		return err
 	}
+	context.AfterFunc(ctx, func() { listener.Close() })
 	switch s.kind {
 	case "http":
 		go serveHTTP(listener, ns.Name(), http.StatusOK, out)
@@ -34,7 +35,7 @@ func (s server) start(ns *devcluster.Namespace, out io.Writer) (net.Listener, er
 	case "tcp":
 		go serveTCP(listener, ns.Name(), out)
 	}
-	return listener, nil
+	return nil
 }
 
 // serveHTTP answers every request with the machine's name.
@@ -99,12 +100,12 @@ func machine(ctx context.Context, args []string, out io.Writer) (code int, err e
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
 
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	for _, s := range servers {
-		listener, err := s.start(ns, out)
-		if err != nil {
+		if err := s.start(ctx, ns, out); err != nil {
 			return 1, err
 		}
-		defer listener.Close()
 		fmt.Fprintf(out, "%s serves %s on port %d of %v, until Ctrl-C\n", name, s.kind, s.port, addresses)
 	}
 	<-ctx.Done()

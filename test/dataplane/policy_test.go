@@ -163,7 +163,7 @@ func (p *party) refuses(target, kind string, unnamed ...guest) {
 
 const (
 	notAllowed     = "not allowed by any policy"
-	portNotAllowed = "/TCP is not allowed by any policy"
+	portNotAllowed = "port 9000/TCP of spec.healthCheck is not allowed by any policy"
 )
 
 // TestPolicies adds policies, narrows them and takes them away under load, labels the namespace, and turns the default round. No request is lost; what is

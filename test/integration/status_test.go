@@ -66,8 +66,8 @@ func TestStatus(t *testing.T) {
 	wantColumns(h, "empty", map[string]string{"Name": "empty", "Service": "empty", "Ready": "0/0", "Healthy": "True", "Status": "NoReadyEndpoints", "Type": "ClusterIP"})
 }
 
-// wantColumns asks for the table that kubectl get shows, and wants its one row to say this.
-func wantColumns(h *harness.Test, backend string, want map[string]string) {
+// tableOf is the table that kubectl get shows of one ExternalBackend.
+func tableOf(h *harness.Test, backend string) metav1.Table {
 	h.T.Helper()
 	client, err := rest.HTTPClientFor(h.Config)
 	if err != nil {
@@ -84,6 +84,13 @@ func wantColumns(h *harness.Test, backend string, want map[string]string) {
 	if len(table.Rows) != 1 {
 		h.T.Fatalf("the table has %d rows", len(table.Rows))
 	}
+	return table
+}
+
+// wantColumns wants the one row of the table that kubectl get shows to say this.
+func wantColumns(h *harness.Test, backend string, want map[string]string) {
+	h.T.Helper()
+	table := tableOf(h, backend)
 	var narrow, wide []string
 	for i, column := range table.ColumnDefinitions {
 		if column.Priority == 0 {

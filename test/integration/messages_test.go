@@ -164,8 +164,8 @@ func twoTargets(b string) string {
 
 // checked is a backend with a target at this place and this check.
 func checked(at netip.AddrPort, check string) string {
-	return fmt.Sprintf(web, "") + fmt.Sprintf("targets: [{name: a, address: %s, ports: [{name: web, targetPort: %d}]}]\n", at.Addr(), at.Port()) +
-		"healthCheck: {" + check + ", " + pace + "}"
+	const target = "targets: [{name: a, address: %s, ports: [{name: web, targetPort: %d}]}]\n"
+	return fmt.Sprintf(web, "") + fmt.Sprintf(target, at.Addr(), at.Port()) + "healthCheck: {" + check + ", " + pace + "}"
 }
 
 // serveNothing starts a web server without any page, over TLS where config is not nil. It goes with the test.
@@ -190,12 +190,14 @@ func serveNothing(h *harness.Test, m *lab.Machine, port uint16, config *tls.Conf
 	return m.At4(port)
 }
 
-// authorities makes the ConfigMap ca with the authority under ca.crt and another one under other, readable for the manager.
+// authorities makes the ConfigMap ca, which the manager may read, with ca under ca.crt and the other authority
+// under other.
 func authorities(h *harness.Test, ca, other *pki.Authority) {
 	h.T.Helper()
 	readReferences(h)
 	h.ApplyObject(&corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(ca.Cert), "other": string(other.Cert)},
+		ObjectMeta: metav1.ObjectMeta{Name: "ca"},
+		Data:       map[string]string{"ca.crt": string(ca.Cert), "other": string(other.Cert)},
 	})
 }
 
@@ -301,11 +303,13 @@ func TestMessages(t *testing.T) {
 
 		// What the spec refers to.
 		{"key absent in a ConfigMap", https(secure, "absent", named), []told{
-			condition("ResolvedRefs").says("False InvalidRef: ", "spec.healthCheck.tls.caCertificateRefs[0]", `ConfigMap "ca" has no key "absent"`),
+			condition("ResolvedRefs").says("False InvalidRef: ", "spec.healthCheck.tls.caCertificateRefs[0]",
+				`ConfigMap "ca" has no key "absent"`),
 			events.says("Warning InvalidRef: ", `has no key "absent"`),
 		}},
 		{"Service with a selector exists", besides(selecting, onePort), []told{
-			condition("Programmed").says("False ServiceConflict: ", `Service "web"`, "has a selector", "choose another spec.service.name").
+			condition("Programmed").says("False ServiceConflict: ", `Service "web"`, "has a selector",
+				"choose another spec.service.name").
 				butNot("serviceRef", "adoptionPolicy"),
 		}},
 		{"adopting a Service with a selector", besides(selecting, "service: {adoptionPolicy: IfSelectorless}"+onePort), []told{
@@ -322,7 +326,8 @@ func TestMessages(t *testing.T) {
 		}},
 		{"PortMismatch", besides("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}",
 			"serviceRef: {name: web}"+onePort), []told{
-			condition("Programmed").says(`False PortMismatch: Service "web" in namespace "NAMESPACE"`, `"web" (TCP)`, `It has "http" (TCP), "dns" (UDP)`),
+			condition("Programmed").says(`False PortMismatch: Service "web" in namespace "NAMESPACE"`, `"web" (TCP)`,
+				`It has "http" (TCP), "dns" (UDP)`),
 			events.says("Warning PortMismatch: ", `It has "http" (TCP), "dns" (UDP)`),
 		}},
 
@@ -412,7 +417,8 @@ func TestMessages(t *testing.T) {
 			events.says(`Warning ServiceRecreated: Service "web" was deleted`, "its cluster IP was OLD and is NEW"),
 		}},
 		{"backend that publishes nothing", applies("ports: [{name: web, port: 80}]"), []told{
-			metrics.says(`externalbackend_ready{name="web",namespace="NAMESPACE"} 0`, `externalbackend_ready_endpoints{name="web",namespace="NAMESPACE"} 0`),
+			metrics.says(`externalbackend_ready{name="web",namespace="NAMESPACE"} 0`,
+				`externalbackend_ready_endpoints{name="web",namespace="NAMESPACE"} 0`),
 			columns.says("READY=0/0 ", "STATUS=NoReadyEndpoints "),
 		}},
 	} {

@@ -57,9 +57,8 @@ func TestReferences(t *testing.T) {
 	}
 	m := tenant.StartManager("--zap-log-level=9")
 	tenant.WaitReady("own")
-	for _, name := range []string{"no-certificate", "elsewhere"} {
-		tenant.WaitCondition(name, v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
-	}
+	tenant.WaitCondition("no-certificate", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonInvalidRef)
+	tenant.WaitCondition("elsewhere", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
 	unbound.WaitCondition("unbound", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotPermitted)
 	metrics, _ := json.Marshal(m.Metrics())
 	m.Stop()
@@ -200,7 +199,7 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s: %v", tc.field, err)
 		}
 	}
-	names := []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE", "Trailer", "transfer-encoding", "Upgrade"}
+	names := []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE", "Trailer", "transfer-encoding", "Upgrade"}
 	for i, name := range names {
 		b := newBackend(fmt.Sprint("hop-", i), byName["http"])
 		b.Spec.HealthCheck.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: name, Value: "1"}}

@@ -370,6 +370,7 @@ type Target struct {
 
 	// address is a literal IPv4 or canonical IPv6 address; not a loopback,
 	// link-local, multicast, broadcast, unspecified or IPv4-mapped one.
+	// Exactly one of address, hostname and srvName must be set.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=45
@@ -378,6 +379,7 @@ type Target struct {
 
 	// hostname is a lower-case FQDN (RFC 1123, two labels or more, no trailing
 	// dot), looked up as A and AAAA as the Service's IP families need.
+	// Exactly one of address, hostname and srvName must be set.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -388,6 +390,7 @@ type Target struct {
 	// srvName is a lower-case FQDN, underscores allowed, looked up as SRV
 	// (RFC 2782). A record's port replaces the target port of the first of
 	// spec.ports; the ranks of the records' priorities add to tier.
+	// Exactly one of address, hostname and srvName must be set.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -633,15 +636,18 @@ type HealthCheck struct {
 	Mode HealthCheckMode `json:"mode,omitempty"`
 
 	// httpGet is healthy where the status of a GET is expected.
+	// Exactly one of httpGet, tcpSocket and grpc must be set.
 	// +optional
 	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
 
 	// tcpSocket is healthy where a connection opens and the optional exchange of
 	// text succeeds.
+	// Exactly one of httpGet, tcpSocket and grpc must be set.
 	// +optional
 	TCPSocket *TCPSocket `json:"tcpSocket,omitempty"`
 
 	// grpc is healthy where grpc.health.v1 says SERVING.
+	// Exactly one of httpGet, tcpSocket and grpc must be set.
 	// +optional
 	GRPC *GRPC `json:"grpc,omitempty"`
 

@@ -31,11 +31,14 @@ type HealthCheckApplyConfiguration struct {
 	// endpoint.
 	Mode *apiv1alpha1.HealthCheckMode `json:"mode,omitempty"`
 	// httpGet is healthy where the status of a GET is expected.
+	// Exactly one of httpGet, tcpSocket and grpc must be set.
 	HTTPGet *HTTPGetApplyConfiguration `json:"httpGet,omitempty"`
 	// tcpSocket is healthy where a connection opens and the optional exchange of
 	// text succeeds.
+	// Exactly one of httpGet, tcpSocket and grpc must be set.
 	TCPSocket *TCPSocketApplyConfiguration `json:"tcpSocket,omitempty"`
 	// grpc is healthy where grpc.health.v1 says SERVING.
+	// Exactly one of httpGet, tcpSocket and grpc must be set.
 	GRPC *GRPCApplyConfiguration `json:"grpc,omitempty"`
 	// tls says how the check speaks TLS, where httpGet.scheme is HTTPS or the transport of tcpSocket
 	// or grpc is TLS; with plaintext it is refused. Absent, every default holds: the target's

@@ -32,13 +32,16 @@ type TargetApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// address is a literal IPv4 or canonical IPv6 address; not a loopback,
 	// link-local, multicast, broadcast, unspecified or IPv4-mapped one.
+	// Exactly one of address, hostname and srvName must be set.
 	Address *string `json:"address,omitempty"`
 	// hostname is a lower-case FQDN (RFC 1123, two labels or more, no trailing
 	// dot), looked up as A and AAAA as the Service's IP families need.
+	// Exactly one of address, hostname and srvName must be set.
 	Hostname *string `json:"hostname,omitempty"`
 	// srvName is a lower-case FQDN, underscores allowed, looked up as SRV
 	// (RFC 2782). A record's port replaces the target port of the first of
 	// spec.ports; the ranks of the records' priorities add to tier.
+	// Exactly one of address, hostname and srvName must be set.
 	SRVName *string `json:"srvName,omitempty"`
 	// ports override the target port of ports of spec.ports, by name, for this
 	// target. At most 100, with distinct names.

@@ -96,6 +96,11 @@ func (w *statusWriter) listWorst(all []v1alpha1.TargetStatus) {
 	})
 	kept := min(len(all), v1alpha1.MaxStatusTargets)
 	w.out.Targets, w.out.OmittedTargets = all[:kept:kept], int32(len(all)-kept)
+	for i := range w.out.Targets {
+		if since := w.known[all[i].Name].Time; !since.IsZero() {
+			all[i].LastTransitionTime = &since
+		}
+	}
 }
 
 // transitions tells since when each target has been in its state. What was known of it before is in Known,
@@ -123,9 +128,6 @@ func (w *statusWriter) transitions(all []v1alpha1.TargetStatus) {
 			since.Time = metav1.Time{}
 		}
 		w.known[all[i].Name] = since
-		if !since.Time.IsZero() {
-			all[i].LastTransitionTime = since.Time.DeepCopy()
-		}
 	}
 }
 
@@ -322,7 +324,8 @@ func capitalized(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// stillUnresolved is the word for what was wrong with a name before a restart: it holds, as the condition Resolved does, until there is an answer.
+// stillUnresolved is the word for what was wrong with a name before a restart: it holds, as the
+// condition NamesResolved does, until there is an answer.
 func (w *statusWriter) stillUnresolved(target string, n *TargetNotes) (reason, message string) {
 	if n.Answer.Status != AnswerPending || w.Before.ObservedGeneration != w.Backend.Generation {
 		return "", ""

@@ -15,7 +15,8 @@ func ExplainTierChange(b *v1alpha1.ExternalBackend, p *Publication, before *int3
 		return "spec.failover.pinnedTier pins it."
 	case before == nil:
 		return p.tierCounts(after)
-	case after < *before && p.qualifies(f, *before):
+	}
+	if t, _ := p.tier(*before); after < *before && f.qualifies(t) {
 		return "It has qualified for failbackDelaySeconds."
 	}
 	return p.tierCounts(*before)
@@ -47,19 +48,19 @@ func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, active int32) str
 
 // tierCounts says how many endpoints of a tier are healthy.
 func (p *Publication) tierCounts(number int32) string {
-	for _, t := range p.Tiers {
-		if t.Number == number {
-			return fmt.Sprintf("%d of %d endpoints of tier %d are healthy.", t.Healthy, t.Endpoints, number)
-		}
+	t, ok := p.tier(number)
+	if !ok {
+		return fmt.Sprintf("Tier %d has no endpoints.", number)
 	}
-	return fmt.Sprintf("Tier %d has no endpoints.", number)
+	return fmt.Sprintf("%d of %d endpoints of tier %d are healthy.", t.Healthy, t.Endpoints, number)
 }
 
-func (p *Publication) qualifies(f Failover, number int32) bool {
+// tier finds the tier of that number.
+func (p *Publication) tier(number int32) (Tier, bool) {
 	for _, t := range p.Tiers {
 		if t.Number == number {
-			return f.qualifies(t)
+			return t, true
 		}
 	}
-	return false
+	return Tier{}, false
 }

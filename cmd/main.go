@@ -82,7 +82,8 @@ func parseFlags(set *flag.FlagSet, args []string) (*flags, error) {
 	return f, f.complete()
 }
 
-// maxVerbosity is the most that --zap-log-level asks for: beyond it the client logs bodies, which hold whole specs with the headers of their checks.
+// maxVerbosity is the most that --zap-log-level asks for: beyond it the client logs bodies, which
+// hold whole specs with the headers of their checks.
 const maxVerbosity = 7
 
 // complete reads what flags hold in text, and checks bounds.
@@ -153,7 +154,8 @@ func (f *flags) lease() types.NamespacedName {
 	return lease
 }
 
-// leaseNamespace is where the lease lives; "" leaves it to the manager, which reads its own namespace inside a cluster.
+// leaseNamespace is where the lease lives; "" leaves it to the manager, which reads its own
+// namespace inside a cluster.
 func (f *flags) leaseNamespace() string {
 	if f.leaderElectionNamespace != "" {
 		return f.leaderElectionNamespace
@@ -225,7 +227,8 @@ func run(ctx context.Context, f *flags) error {
 	return mgr.Start(ctx)
 }
 
-// awaitKinds waits until the API server serves our kinds: right after an installation it may take a moment.
+// awaitKinds waits until the API server serves our kinds: right after an installation it may take a
+// moment.
 func awaitKinds(ctx context.Context, mapper meta.RESTMapper) error {
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		for _, kind := range []string{"ExternalBackend", "ExternalBackendPolicy"} {
@@ -250,7 +253,8 @@ func (f *flags) metrics() metricsserver.Options {
 	o := metricsserver.Options{BindAddress: f.metricsAddress, SecureServing: f.metricsSecure, CertDir: f.metricsCertPath}
 	if f.metricsSecure {
 		o.FilterProvider = filters.WithAuthenticationAndAuthorization
-		o.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }} // HTTP/2 resets are costly (CVE-2023-44487)
+		// HTTP/2 resets are costly (CVE-2023-44487)
+		o.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
 	}
 	return o
 }

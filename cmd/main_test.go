@@ -20,7 +20,14 @@ func parse(args ...string) (*flags, error) {
 }
 
 func TestFlags(t *testing.T) {
-	f, err := parse("--leader-elect", "--metrics-secure=false", "--protected-services=kube-system/kube-dns, shop/web", "--cluster-cidrs=10.96.0.0/12,fd00::/64", "--default-target-policy=Deny", "--zap-log-level=9")
+	f, err := parse(
+		"--leader-elect",
+		"--metrics-secure=false",
+		"--protected-services=kube-system/kube-dns, shop/web",
+		"--cluster-cidrs=10.96.0.0/12,fd00::/64",
+		"--default-target-policy=Deny",
+		"--zap-log-level=9",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +45,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestBadFlags: what can't be meant is refused by name; nothing that guards the cluster is dropped in silence.
+// TestBadFlags: what can't be meant is refused by name; nothing that guards the cluster is dropped
+// in silence.
 func TestBadFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		`unexpected argument "true"`:                          {"--metrics-secure", "true", "--default-target-policy=Deny"},

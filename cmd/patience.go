@@ -14,8 +14,10 @@ const (
 	patienceLimit = time.Minute
 )
 
-// patient dials again, for lists and watches, where the API server can't be reached. client-go counts each such failure and waits up to 30 s after a few of them, so
-// that after a short outage everything that comes by watch would come half a minute late. All other requests fail at once: whoever made them knows what to do.
+// patient dials again, for lists and watches, where the API server can't be reached. client-go
+// counts each such failure and waits up to 30 s after a few of them, so that after a short outage
+// everything that comes by watch would come half a minute late. All other requests fail at once:
+// whoever made them knows what to do.
 type patient struct{ http.RoundTripper }
 
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -35,12 +35,50 @@ func TestPatience(t *testing.T) {
 		fails               bool
 		after               time.Duration
 	}{
-		{name: "a watch waits an outage out", method: http.MethodGet, query: "?watch=true&resourceVersion=7", err: refused, lasts: 30 * time.Second, after: 30 * time.Second},
-		{name: "but not for good", method: http.MethodGet, query: "?resourceVersion=0", err: refused, lasts: time.Hour, fails: true, after: patienceLimit + dialAgain},
-		{name: "nor once nobody waits", method: http.MethodGet, query: "?resourceVersion=0", err: refused, lasts: time.Hour, cancelled: 10 * time.Second, fails: true, after: 10 * time.Second},
+		{
+			name:   "a watch waits an outage out",
+			method: http.MethodGet,
+			query:  "?watch=true&resourceVersion=7",
+			err:    refused,
+			lasts:  30 * time.Second,
+			after:  30 * time.Second,
+		},
+		{
+			name:   "but not for good",
+			method: http.MethodGet,
+			query:  "?resourceVersion=0",
+			err:    refused,
+			lasts:  time.Hour,
+			fails:  true,
+			after:  patienceLimit + dialAgain,
+		},
+		{
+			name:      "nor once nobody waits",
+			method:    http.MethodGet,
+			query:     "?resourceVersion=0",
+			err:       refused,
+			lasts:     time.Hour,
+			cancelled: 10 * time.Second,
+			fails:     true,
+			after:     10 * time.Second,
+		},
 		{name: "a read fails at once", method: http.MethodGet, err: refused, lasts: time.Second, fails: true},
-		{name: "a write fails at once", method: http.MethodPut, query: "?resourceVersion=0", err: refused, lasts: time.Second, fails: true},
-		{name: "what was sent is not sent again", method: http.MethodGet, query: "?resourceVersion=0", err: &net.OpError{Op: "read", Err: syscall.ECONNRESET}, lasts: time.Second, fails: true},
+		{
+			name:   "a write fails at once",
+			method: http.MethodPut,
+			query:  "?resourceVersion=0",
+			err:    refused,
+			lasts:  time.Second,
+			fails:  true,
+		},
+		{
+			name:   "what was sent is not sent again",
+			method: http.MethodGet,
+			query:  "?resourceVersion=0",
+			err:    &net.OpError{Op: "read", Err: syscall.ECONNRESET},
+			lasts:  time.Second,
+			fails:  true,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

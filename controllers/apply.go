@@ -23,11 +23,13 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// maxServiceWrites bounds the writes to a Service in one reconcile: two of a type change, each once more after a conflict.
+// maxServiceWrites bounds the writes to a Service in one reconcile: two of a type change, each once
+// more after a conflict.
 const maxServiceWrites = 4
 
-// applyService writes the Service until it is as planned, and leaves it in o. A stale cache shows as a conflict, after which the API server is asked. Where the Service can't be
-// written, o says by which ports it lags behind.
+// applyService writes the Service until it is as planned, and leaves it in o. A stale cache shows
+// as a conflict, after which the API server is asked. Where the Service can't be written, o says by
+// which ports it lags behind.
 func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	if b.Spec.ServiceRef != nil {
 		return
@@ -90,7 +92,8 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 	}
 }
 
-// ownService has the Service belong to whom deletionPolicy says, in a write of its own, so that this holds whatever becomes of the rest of the spec.
+// ownService has the Service belong to whom deletionPolicy says, in a write of its own, so that
+// this holds whatever becomes of the rest of the spec.
 func (r *Reconciler) ownService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	for range maxServiceWrites {
 		if o.service == nil || !o.service.DeletionTimestamp.IsZero() || r.protected(b) {
@@ -116,8 +119,8 @@ func (r *Reconciler) ownService(ctx context.Context, b *v1alpha1.ExternalBackend
 
 var errContended = errors.New("the Service was changed by others between each reading and writing")
 
-// lag makes o go by the ports that the Service can't be given at present, and remember those that it
-// has: endpoints are published behind both.
+// lag makes o go by the ports that the Service can't be given at present, and remember those that
+// it has: endpoints are published behind both.
 func (o *observation) lag(b *v1alpha1.ExternalBackend) {
 	if o.service == nil || b.Spec.ServiceRef != nil {
 		return
@@ -142,7 +145,8 @@ func (c *crossing) refused(b *v1alpha1.ExternalBackend) bool {
 	return c.why != "" && equality.Semantic.DeepEqual(c.service, b.Spec.Service) && equality.Semantic.DeepEqual(c.ports, b.Spec.Ports)
 }
 
-// goBack gives a Service that has set out its former spec back, ClusterIP and node ports included, and reports whether it did.
+// goBack gives a Service that has set out its former spec back, ClusterIP and node ports included,
+// and reports whether it did.
 func (r *Reconciler) goBack(ctx context.Context, o *observation, m *memory) bool {
 	from := m.crossing.from
 	if from == nil || o.service == nil || o.service.UID != from.UID || o.service.Spec.ExternalName != plan.Nowhere {
@@ -157,8 +161,10 @@ func (r *Reconciler) goBack(ctx context.Context, o *observation, m *memory) bool
 	return true
 }
 
-// rehearse asks the API server whether it would take the Service that a step through ExternalName is to lead to, since from there is no way back to the virtual IP. It is asked to
-// create one like it, as if. A quota or a webhook that can't answer that says nothing against it. Not all that can be refused is, such as a node port out of range.
+// rehearse asks the API server whether it would take the Service that a step through ExternalName
+// is to lead to, since from there is no way back to the virtual IP. It is asked to create one like
+// it, as if. A quota or a webhook that can't answer that says nothing against it. Not all that can
+// be refused is, such as a node port out of range.
 func (r *Reconciler) rehearse(ctx context.Context, b *v1alpha1.ExternalBackend, half *corev1.Service, left bool) error {
 	p := plan.Service(b, half, left)
 	if p.Write == nil {
@@ -213,18 +219,19 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// refusedRetry is the longest time between two tries of what was refused: a node port may have become
-// free, a quota raised, a webhook corrected.
+// refusedRetry is the longest time between two tries of what was refused: a node port may have
+// become free, a quota raised, a webhook corrected.
 const refusedRetry = 30 * time.Second
 
-// refused reports whether err is a refusal for what the write says, or by who may write what. Hardly
-// anything but a change by somebody can mend it, so that it is not tried again at once.
+// refused reports whether err is a refusal for what the write says, or by who may write what.
+// Hardly anything but a change by somebody can mend it, so that it is not tried again at once.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
 }
 
-// applySlices writes the planned changes in their order. A write that fails stops no other, but for those that would take away what the failed one was to publish, or to make
-// ready, first. It reports whether all went well.
+// applySlices writes the planned changes in their order. A write that fails stops no other, but for
+// those that would take away what the failed one was to publish, or to make ready, first. It
+// reports whether all went well.
 func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, c plan.SliceChanges, out *outcome) bool {
 	w := sliceWriter{Reconciler: r, observation: o, ctx: ctx, backend: b, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
 	for _, s := range o.slices {
@@ -247,8 +254,8 @@ func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBacken
 	return w.err == nil && !w.late
 }
 
-// writesTimeout is for how long slices are created, updated or deleted by one plan. The next plan, by
-// what has become known meanwhile, says what to do with those that are left.
+// writesTimeout is for how long slices are created, updated or deleted by one plan. The next plan,
+// by what has become known meanwhile, says what to do with those that are left.
 const writesTimeout = 30 * time.Second
 
 // sliceWriter applies one plan.
@@ -314,7 +321,8 @@ func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// write updates a slice. Where an endpoint could not be made ready it leaves readiness with those that were to hand it on.
+// write updates a slice. Where an endpoint could not be made ready it leaves readiness with those
+// that were to hand it on.
 func (w *sliceWriter) write(s *discoveryv1.EndpointSlice) {
 	if current := w.current[s.Name]; w.unready && current != nil && !plan.Readies(current, s) && !w.handedOn(s.AddressType) {
 		plan.KeepReady(current, s)
@@ -354,7 +362,8 @@ func (w *sliceWriter) handedOn(family discoveryv1.AddressType) bool {
 	return plan.HandedOn(plan.Published(standing).Endpoints(), w.desired)
 }
 
-// follow keeps a slice true that can't be given up yet: of its endpoints those stay that are still wanted and permitted there, and say what is wanted of them.
+// follow keeps a slice true that can't be given up yet: of its endpoints those stay that are still
+// wanted and permitted there, and say what is wanted of them.
 func (w *sliceWriter) follow(name string) {
 	s := w.current[name]
 	if s.DeletionTimestamp != nil {
@@ -429,7 +438,8 @@ func (w *sliceWriter) leave(s *discoveryv1.EndpointSlice) {
 	w.unready = w.unready || plan.Readies(w.current[s.Name], s)
 }
 
-// stopForeign ends what others publish behind the Service and may be taken away, now that ours stands.
+// stopForeign ends what others publish behind the Service and may be taken away, now that ours
+// stands.
 func (r *Reconciler) stopForeign(ctx context.Context, o *observation, m *memory, out *outcome) {
 	for _, s := range o.yielding {
 		err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID})

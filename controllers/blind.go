@@ -19,8 +19,8 @@ const (
 	eventProbesSeeAgain = "ProbesSeeAgain"
 )
 
-// sightEvents tells on the manager's Lease, or on its namespace where there is none, that the prober
-// has come to take itself for blind, and that it does so no longer.
+// sightEvents tells on the manager's Lease, or on its namespace where there is none, that the
+// prober has come to take itself for blind, and that it does so no longer.
 type sightEvents struct {
 	live     client.Reader
 	recorder events.EventRecorder

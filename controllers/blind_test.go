@@ -23,10 +23,14 @@ type recordedEvents []string
 
 func (r *recordedEvents) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
 	o := regarding.(*corev1.ObjectReference)
-	*r = append(*r, fmt.Sprintf("%s %s/%s %s: %s %s: %s", o.Kind, o.Namespace, o.Name, o.UID, kind, reason, fmt.Sprintf(note, args...)))
+	*r = append(
+		*r,
+		fmt.Sprintf("%s %s/%s %s: %s %s: %s", o.Kind, o.Namespace, o.Name, o.UID, kind, reason, fmt.Sprintf(note, args...)),
+	)
 }
 
-// TestBlindnessIsRecorded: the event is on the manager's Lease, or on its namespace where it has none.
+// TestBlindnessIsRecorded: the event is on the manager's Lease, or on its namespace where it has
+// none.
 func TestBlindnessIsRecorded(t *testing.T) {
 	lease := types.NamespacedName{Namespace: "operators", Name: "external-backend.io"}
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name, UID: "uid"}}
@@ -61,7 +65,8 @@ func TestBlindnessIsRecorded(t *testing.T) {
 	}
 }
 
-// TestBlindnessIsInTheStatus: users whose endpoints are concerned read of it in their Healthy condition, for as long as it lasts.
+// TestBlindnessIsInTheStatus: users whose endpoints are concerned read of it in their Healthy
+// condition, for as long as it lasts.
 func TestBlindnessIsInTheStatus(t *testing.T) {
 	w := literalWorld(t)
 	const told = "takes its own network for broken"

@@ -32,7 +32,8 @@ func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool,
 	return c
 }
 
-// parseNameserver reads "IP", "IPv4:port" or "[IPv6]:port"; without a port it is 53, or 853 over TLS. What the schema lets in always parses.
+// parseNameserver reads "IP", "IPv4:port" or "[IPv6]:port"; without a port it is 53, or 853 over
+// TLS. What the schema lets in always parses.
 func parseNameserver(text string, transport v1alpha1.DNSTransport) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return netip.AddrPortFrom(a, transport.DefaultPort()), nil
@@ -66,7 +67,8 @@ func families(f plan.Families) resolve.Families {
 
 // names are those that targets are given by.
 type names struct {
-	// questions are to be looked up, by target; refusals are what policy says of the names as such. A name that it denies is not even asked for: a query, too, reaches someone.
+	// questions are to be looked up, by target; refusals are what policy says of the names as such. A
+	// name that it denies is not even asked for: a query, too, reaches someone.
 	questions map[string]resolve.Question
 	refusals  map[string]plan.Refusal
 }
@@ -123,8 +125,9 @@ func (n names) seeds(b *v1alpha1.ExternalBackend, published *plan.Standing, choo
 	return out
 }
 
-// wanted are what the resolver is to keep true. Only at the start is what stands in the slices the last good answer of a name: later on the engine knows
-// better, and a target whose name was changed must not go on with the old one's addresses.
+// wanted are what the resolver is to keep true. Only at the start is what stands in the slices the
+// last good answer of a name: later on the engine knows better, and a target whose name was changed
+// must not go on with the old one's addresses.
 func (n names) wanted(b *v1alpha1.ExternalBackend, published *plan.Standing, start bool) []resolve.Wanted {
 	var seeds map[string][]resolve.Addr
 	if start {
@@ -137,7 +140,8 @@ func (n names) wanted(b *v1alpha1.ExternalBackend, published *plan.Standing, sta
 	return out
 }
 
-// answers turns the resolver's snapshot into one answer a target. Until a changed name has its first answer its target keeps what is published for it.
+// answers turns the resolver's snapshot into one answer a target. Until a changed name has its
+// first answer its target keeps what is published for it.
 func (n names) answers(b *v1alpha1.ExternalBackend, published *plan.Standing, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
 	out := make(map[string]plan.Answer, len(n.refusals))
 	for target, r := range n.refusals {

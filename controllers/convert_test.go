@@ -12,7 +12,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// TestTransportAsksForTLS: the scheme or the transport does, with every default where tls is absent.
+// TestTransportAsksForTLS: the scheme or the transport does, with every default where tls is
+// absent.
 func TestTransportAsksForTLS(t *testing.T) {
 	for spec, want := range map[string]bool{
 		"{httpGet: {}}":                                  false,
@@ -44,9 +45,16 @@ func TestRootsAreTheUnion(t *testing.T) {
 	bundle := func() []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: testCertificate(t)}) }
 	old, next := bundle(), bundle()
 	live := fake.NewClientBuilder().WithObjects(
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old"}, Data: map[string]string{"ca.crt": string(old)}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "next"}, Data: map[string][]byte{"tls.crt": next}},
-	).Build()
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old"},
+			Data:       map[string]string{"ca.crt": string(old)},
+		},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "next"},
+			Data:       map[string][]byte{"tls.crt": next},
+		},
+	).
+		Build()
 	first := v1alpha1.CACertificateReference{Name: "old"}
 	second := v1alpha1.CACertificateReference{Kind: v1alpha1.CACertificateKindSecret, Name: "next", Key: "tls.crt"}
 	read := func(refs ...v1alpha1.CACertificateReference) (*referenceReader, int) {

@@ -38,7 +38,9 @@ func addresses(from, to int) []resolve.Addr {
 // resolves makes pool.example.com answer with the addresses 203.0.113.from to to-1.
 func resolves(from, to int) func(*world) {
 	return func(w *world) {
-		w.resolver.known = map[string]resolve.Answer{"pool.example.com": {Status: resolve.Current, Addrs: addresses(from, to)}}
+		w.resolver.known = map[string]resolve.Answer{
+			"pool.example.com": {Status: resolve.Current, Addrs: addresses(from, to)},
+		}
 	}
 }
 
@@ -110,10 +112,20 @@ var stories = []story{
 					},
 				},
 				&discoveryv1.EndpointSlice{
-					ObjectMeta:  metav1.ObjectMeta{Name: "by-hand", Namespace: "default", UID: "uid-of-slice", Labels: map[string]string{discoveryv1.LabelServiceName: "shop"}},
+					ObjectMeta: metav1.ObjectMeta{
+						Name:      "by-hand",
+						Namespace: "default",
+						UID:       "uid-of-slice",
+						Labels:    map[string]string{discoveryv1.LabelServiceName: "shop"},
+					},
 					AddressType: discoveryv1.AddressTypeIPv4,
-					Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
-					Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}}, {Addresses: []string{"203.0.113.2"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}}},
+					Ports: []discoveryv1.EndpointPort{
+						{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+					},
+					Endpoints: []discoveryv1.Endpoint{
+						{Addresses: []string{"203.0.113.1"}},
+						{Addresses: []string{"203.0.113.2"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}},
+					},
 				},
 			}
 		},
@@ -148,7 +160,8 @@ func (s *story) begin(t *testing.T) *world {
 	return newWorld(t, s.objects()...)
 }
 
-// chapter is one step of a story as it goes undisturbed: what there was before it, how many writes it takes, and what there is after it.
+// chapter is one step of a story as it goes undisturbed: what there was before it, how many writes
+// it takes, and what there is after it.
 type chapter struct {
 	before   []client.Object
 	known    map[string]resolve.Answer
@@ -165,7 +178,12 @@ func (s *story) tell(t *testing.T) []chapter {
 	w := s.begin(t)
 	var out []chapter
 	for i, step := range s.steps {
-		c := chapter{before: w.objects(), known: maps.Clone(w.resolver.known), verdicts: maps.Clone(w.prober.verdicts), step: step}
+		c := chapter{
+			before:   w.objects(),
+			known:    maps.Clone(w.resolver.known),
+			verdicts: maps.Clone(w.prober.verdicts),
+			step:     step,
+		}
 		writes, published := w.writes, w.endpoints()
 		step(w)
 		w.settle()
@@ -183,9 +201,10 @@ func (s *story) tell(t *testing.T) []chapter {
 	return out
 }
 
-// TestEveryWriteMayFail tells each story once undisturbed, then every step of it once for each of its writes and everything that may become of that write, with a cache
-// that is fresh and one that lags behind in turn. It has to end where it ends undisturbed,
-// and no endpoint that was and will be there may be missing after any write.
+// TestEveryWriteMayFail tells each story once undisturbed, then every step of it once for each of
+// its writes and everything that may become of that write, with a cache that is fresh and one that
+// lags behind in turn. It has to end where it ends undisturbed, and no endpoint that was and will
+// be there may be missing after any write.
 func TestEveryWriteMayFail(t *testing.T) {
 	for _, s := range stories {
 		t.Run(s.name, func(t *testing.T) {

@@ -54,7 +54,8 @@ type flight struct {
 
 type flightKey struct{}
 
-// awaiting counts the time from now until the returned function is called as waiting for the API server.
+// awaiting counts the time from now until the returned function is called as waiting for the API
+// server.
 func awaiting(ctx context.Context) (over func()) {
 	f, ok := ctx.Value(flightKey{}).(*flight)
 	if !ok {
@@ -68,8 +69,8 @@ func awaiting(ctx context.Context) (over func()) {
 	}
 }
 
-// run calls do, which never runs twice at a time for one key, and returns what came of it, or nothing
-// yet where that takes too long.
+// run calls do, which never runs twice at a time for one key, and returns what came of it, or
+// nothing yet where that takes too long.
 func (f *flights) run(ctx context.Context, req ctrl.Request, do reconcile.Func) (ctrl.Result, error) {
 	current, result, err := f.begin(req.NamespacedName)
 	if current == nil {
@@ -90,8 +91,8 @@ func (f *flights) run(ctx context.Context, req ctrl.Request, do reconcile.Func) 
 	return current.result, current.err
 }
 
-// begin returns a new flight, or nil and what to say where there is one already: its result, where it
-// has landed and nothing came up since it began.
+// begin returns a new flight, or nil and what to say where there is one already: its result, where
+// it has landed and nothing came up since it began.
 func (f *flights) begin(key types.NamespacedName) (*flight, ctrl.Result, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

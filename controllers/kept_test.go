@@ -90,7 +90,14 @@ func TestSiblingsThatAreKeptComeBack(t *testing.T) {
 		w.spec(having(attaching))
 		w.settle()
 		time.Sleep(keptGrace / 2)
-		former := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "former", Namespace: shop.Namespace, UID: "uid-of-former", CreationTimestamp: metav1.Now()}}
+		former := &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:              "former",
+				Namespace:         shop.Namespace,
+				UID:               "uid-of-former",
+				CreationTimestamp: metav1.Now(),
+			},
+		}
 		former.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: shop.Name}
 		w.ok(w.live.Create(t.Context(), former))
 		w.settle()

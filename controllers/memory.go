@@ -18,8 +18,9 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// memory is what one ExternalBackend's reconciles hand on to the next one. All of it can be lost: what matters is read back from the cluster. But for dial, it belongs
-// to the one reconcile of its key that runs at a time.
+// memory is what one ExternalBackend's reconciles hand on to the next one. All of it can be lost:
+// what matters is read back from the cluster. But for dial, it belongs to the one reconcile of its
+// key that runs at a time.
 type memory struct {
 	// uid is the ExternalBackend's: one that is made anew under the same name begins anew.
 	uid types.UID
@@ -27,16 +28,18 @@ type memory struct {
 	seen seenService
 	// notReadyToo is publishNotReadyAddresses of the Service when it was there last.
 	notReadyToo bool
-	// beside is what other ExternalBackends on the Service published when it was looked at last: one that hands an address over has just let it go.
+	// beside is what other ExternalBackends on the Service published when it was looked at last: one
+	// that hands an address over has just let it go.
 	beside []plan.Endpoint
-	// gone tells since when the ExternalBackends that slices of ours behind the Service name are known to be gone.
+	// gone tells since when the ExternalBackends that slices of ours behind the Service name are known
+	// to be gone.
 	gone map[string]time.Time
 	// valid is the last spec that could be acted on, and of which generation; nil where there was none
 	// since the process started.
 	valid           *v1alpha1.ExternalBackendSpec
 	validGeneration int64
-	// withdrawn is what policy refuses of what stood where there was no spec to act on, and the labels of
-	// its slices: it comes back when policy permits it again.
+	// withdrawn is what policy refuses of what stood where there was no spec to act on, and the labels
+	// of its slices: it comes back when policy permits it again.
 	withdrawn       []plan.Endpoint
 	withdrawnLabels map[string]string
 	// started: names and probes have been handed to the engines since the process started.
@@ -52,8 +55,8 @@ type memory struct {
 	generation int64
 	refs       references
 
-	// service and slices are what was written last, until the cache has seen it, so that a stale cache, or an API server that can be written but not watched,
-	// makes nobody plan on what is past.
+	// service and slices are what was written last, until the cache has seen it, so that a stale
+	// cache, or an API server that can be written but not watched, makes nobody plan on what is past.
 	service  writtenService
 	slices   map[string]written
 	deleted  map[types.UID]bool
@@ -162,8 +165,8 @@ func (m *memory) wroteStatus(status *v1alpha1.ExternalBackendStatus, version str
 	m.statusVersion = version
 }
 
-// inForce is b as it is to be acted on: with the spec that was valid last, where its own is not. What
-// becomes of its objects at its end is for its own to say all the same.
+// inForce is b as it is to be acted on: with the spec that was valid last, where its own is not.
+// What becomes of its objects at its end is for its own to say all the same.
 func (m *memory) inForce(b *v1alpha1.ExternalBackend, valid bool) *v1alpha1.ExternalBackend {
 	switch {
 	case valid && (m.valid == nil || m.validGeneration != b.Generation):
@@ -185,8 +188,8 @@ func (m *memory) take(name string) {
 	m.taken[name] = true
 }
 
-// unseen is how long a created object counts as there before the cache has shown it. It only has to outlast the cache's delay: what is created once more by
-// mistake collides with itself.
+// unseen is how long a created object counts as there before the cache has shown it. It only has to
+// outlast the cache's delay: what is created once more by mistake collides with itself.
 const unseen = time.Minute
 
 // written is a slice as the API server returned it from a write.
@@ -202,7 +205,8 @@ type writtenService struct {
 	created time.Time
 }
 
-// latest puts what was written last over what the cache shows, and drops what the cache has caught up with.
+// latest puts what was written last over what the cache shows, and drops what the cache has caught
+// up with.
 func (m *memory) latest(cached []*discoveryv1.EndpointSlice, now time.Time) []*discoveryv1.EndpointSlice {
 	out := make([]*discoveryv1.EndpointSlice, 0, len(cached)+len(m.slices))
 	kept := map[string]written{}
@@ -291,9 +295,9 @@ func (m *memory) deletedSlice(s *discoveryv1.EndpointSlice) {
 	m.deleted[s.UID] = true
 }
 
-// keptGrace is how long slices that were kept with their Service wait for their ExternalBackend before
-// another one on that Service takes them over: whoever deletes or applies several at once does
-// so in some order.
+// keptGrace is how long slices that were kept with their Service wait for their ExternalBackend
+// before another one on that Service takes them over: whoever deletes or applies several at once
+// does so in some order.
 const keptGrace = 10 * time.Second
 
 // abandoned are those of kept whose ExternalBackend has been gone for keptGrace; next is when there
@@ -319,7 +323,8 @@ func (m *memory) abandoned(kept []*discoveryv1.EndpointSlice, now time.Time) (du
 // newer tells which of two states of one object came later.
 func newer(a, b client.Object) bool { return later(a.GetResourceVersion(), b.GetResourceVersion()) }
 
-// later compares resource versions as numbers, which etcd's are and KEP-5504 promises; what is no number is never later.
+// later compares resource versions as numbers, which etcd's are and KEP-5504 promises; what is no
+// number is never later.
 func later(a, b string) bool {
 	va, errA := strconv.ParseUint(a, 10, 64)
 	vb, errB := strconv.ParseUint(b, 10, 64)

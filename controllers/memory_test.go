@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestNameReused: a slice that was made under the name of a deleted one is not forgotten while the cache still shows that one.
+// TestNameReused: a slice that was made under the name of a deleted one is not forgotten while the
+// cache still shows that one.
 func TestNameReused(t *testing.T) {
 	var memories memories
 	m := memories.of(shop)
@@ -25,7 +26,8 @@ func TestNameReused(t *testing.T) {
 			t.Fatalf("with the deleted slice in the cache: %v, want the new one", got)
 		}
 	}
-	if got := m.latest([]*discoveryv1.EndpointSlice{slice("new", "9")}, now); len(got) != 1 || got[0].UID != "new" || len(m.slices)+len(m.deleted) != 0 {
+	if got := m.latest([]*discoveryv1.EndpointSlice{slice("new", "9")}, now); len(got) != 1 || got[0].UID != "new" ||
+		len(m.slices)+len(m.deleted) != 0 {
 		t.Errorf("with the new one in the cache: %v, and still remembered: %v, %v", got, m.slices, m.deleted)
 	}
 }

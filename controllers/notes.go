@@ -36,7 +36,8 @@ const (
 	eventConditionChanged  = "ConditionChanged" // in the log alone
 )
 
-// note is an event to be. about is the part of the ExternalBackend that it is about: events that differ in nothing but their text are merged under the first text.
+// note is an event to be. about is the part of the ExternalBackend that it is about: events that
+// differ in nothing but their text are merged under the first text.
 type note struct {
 	kind, reason, action, text, about string
 	// ofMany: it is about one of many endpoints.
@@ -72,7 +73,8 @@ func serviceNotes(p plan.ServicePlan) []note {
 	return out
 }
 
-// recreatedNotes tell of a Service that was deleted and made anew: whoever knows its old ClusterIP finds nothing there.
+// recreatedNotes tell of a Service that was deleted and made anew: whoever knows its old ClusterIP
+// finds nothing there.
 func recreatedNotes(before seenService, s *corev1.Service) []note {
 	if before.uid == "" || before.uid == s.UID {
 		return nil
@@ -85,7 +87,8 @@ func noteForeignRemoved(kind, name string) note {
 	return normal(eventForeignRemoved, "Adopt", "%s %q no longer stands behind the Service: this ExternalBackend publishes its endpoints.", kind, name).on("%s{%s}", kind, name)
 }
 
-// conditionChanges tell of every condition that has another status or reason, for the log. A new object's are news where they are False.
+// conditionChanges tell of every condition that has another status or reason, for the log. A new
+// object's are news where they are False.
 func conditionChanges(before, after []metav1.Condition) []note {
 	var out []note
 	for i := range after {
@@ -111,7 +114,8 @@ func conditionNotes(before, after []metav1.Condition) []note {
 	return out
 }
 
-// endpointNotes tell which endpoints changed their verdict. The first verdict is news only where it is a bad one.
+// endpointNotes tell which endpoints changed their verdict. The first verdict is news only where it
+// is a bad one.
 func endpointNotes(news []transition) []note {
 	var out []note
 	for _, t := range news {
@@ -158,8 +162,9 @@ func trafficNotes(b *v1alpha1.ExternalBackend, p *plan.Publication, before told,
 	return out
 }
 
-// Of each object at most eventBurst events are told within eventWindow, of which eventsOfMany, those about single endpoints, leave some for what says more; the others are
-// counted and summed up in one.
+// Of each object at most eventBurst events are told within eventWindow, of which eventsOfMany,
+// those about single endpoints, leave some for what says more; the others are counted and summed up
+// in one.
 const (
 	eventBurst   = 10
 	eventsOfMany = 7
@@ -181,7 +186,8 @@ func (e *eventBudget) next() time.Time {
 	return e.since.Add(eventWindow)
 }
 
-// admit returns the notes that the budget has room for, after the sum of those that a window which is over had none for.
+// admit returns the notes that the budget has room for, after the sum of those that a window which
+// is over had none for.
 func (e *eventBudget) admit(notes []note, now time.Time) []note {
 	var out []note
 	if now.Sub(e.since) >= eventWindow {

@@ -18,7 +18,8 @@ import (
 const tieredSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failbackDelaySeconds: 0},
 	targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`
 
-// TestTierChangedSaysWhy: the event of a failover, of a return, of a pin and of a pin that takes everything out.
+// TestTierChangedSaysWhy: the event of a failover, of a return, of a pin and of a pin that takes
+// everything out.
 func TestTierChangedSaysWhy(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
@@ -52,7 +53,9 @@ func TestNoTierBeforeTheFirstEndpoint(t *testing.T) {
 	w := newWorld(t)
 	w.spec(poolSpec)
 	w.settle()
-	w.resolver.known = map[string]resolve.Answer{"pool.example.com": {Status: resolve.Failed, Reason: resolve.ReasonNameNotFound, Cause: "NXDOMAIN"}}
+	w.resolver.known = map[string]resolve.Answer{
+		"pool.example.com": {Status: resolve.Failed, Reason: resolve.ReasonNameNotFound, Cause: "NXDOMAIN"},
+	}
 	w.settle()
 	for _, e := range w.events.take() {
 		if strings.Contains(e, "TierChanged") {
@@ -132,10 +135,18 @@ func TestMetricsOfOneObject(t *testing.T) {
 	verdict(probe.Healthy, 1, 3)(w)
 	w.spec(tieredSpec)
 	w.settle()
-	want("healthy", map[string]float64{"externalbackend_ready_endpoints": 1, "externalbackend_active_tier": 0, "externalbackend_ready": 1})
+	want("healthy", map[string]float64{
+		"externalbackend_ready_endpoints": 1,
+		"externalbackend_active_tier":     0,
+		"externalbackend_ready":           1,
+	})
 	verdict(probe.Unhealthy, 1, 2)(w)
 	w.settle()
-	want("failed over", map[string]float64{"externalbackend_ready_endpoints": 1, "externalbackend_active_tier": 1, "externalbackend_ready": 1})
+	want("failed over", map[string]float64{
+		"externalbackend_ready_endpoints": 1,
+		"externalbackend_active_tier":     1,
+		"externalbackend_ready":           1,
+	})
 	verdict(probe.Unhealthy, 2, 3)(w)
 	w.settle()
 	want("all dead", map[string]float64{"externalbackend_ready_endpoints": 0, "externalbackend_ready": 0})

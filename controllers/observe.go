@@ -30,7 +30,8 @@ const (
 	indexService = "service" // EndpointSlices and ExternalBackends, by Service
 )
 
-// The managers of EndpointSlices in kube-controller-manager, and the label by which its endpoints controller marks Endpoints.
+// The managers of EndpointSlices in kube-controller-manager, and the label by which its endpoints
+// controller marks Endpoints.
 const (
 	managedByCore       = "endpointslice-controller.k8s.io"
 	managedByMirroring  = "endpointslicemirroring-controller.k8s.io"
@@ -39,30 +40,35 @@ const (
 
 // observation is what the cluster says about one ExternalBackend.
 type observation struct {
-	// inForce is the ExternalBackend as it is acted on: with the spec that was valid last, where invalid
-	// says what is wrong with its own.
+	// inForce is the ExternalBackend as it is acted on: with the spec that was valid last, where
+	// invalid says what is wrong with its own.
 	inForce *v1alpha1.ExternalBackend
 	invalid string
 	// service is the Service of that name, whoever owns it; nil where there is none.
 	service *corev1.Service
-	// lagging is the Service as it is where it can't be given the ports of spec: service has them all the same, so that slices are planned for both.
+	// lagging is the Service as it is where it can't be given the ports of spec: service has them all
+	// the same, so that slices are planned for both.
 	lagging *corev1.Service
 	// left: the ExternalBackend whose label the Service bears is gone, or has gone elsewhere.
 	left bool
 	// slices are ours.
 	slices []*discoveryv1.EndpointSlice
-	// foreign is what others publish behind the Service and we may not take away; yielding and yieldingEndpoints are what we may, once ours stands.
+	// foreign is what others publish behind the Service and we may not take away; yielding and
+	// yieldingEndpoints are what we may, once ours stands.
 	foreign           []string
 	yielding          []*discoveryv1.EndpointSlice
 	yieldingEndpoints *metav1.PartialObjectMetadata
 	// mirrors are mirrored slices on their way out with their Endpoints.
 	mirrors []*discoveryv1.EndpointSlice
-	// kept are slices that were kept with the Service of an ExternalBackend that is gone; keptUntil is when more of them yield.
+	// kept are slices that were kept with the Service of an ExternalBackend that is gone; keptUntil is
+	// when more of them yield.
 	kept      []*discoveryv1.EndpointSlice
 	keptUntil time.Time
-	// handover is what all of these publish, where the Service is being taken over, and what is left of an ExternalBackend that is gone.
+	// handover is what all of these publish, where the Service is being taken over, and what is left
+	// of an ExternalBackend that is gone.
 	handover []plan.Endpoint
-	// beside is what other ExternalBackends on the same Service publish: what older ones do, and what younger ones do.
+	// beside is what other ExternalBackends on the same Service publish: what older ones do, and what
+	// younger ones do.
 	beside, older, younger []plan.Endpoint
 	// claimants name the ExternalBackend behind each of these addresses.
 	claimants map[netip.Addr]string
@@ -111,7 +117,8 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 	return o, err
 }
 
-// left tells whether service bears the label of another ExternalBackend than b that has nothing to do with it any more.
+// left tells whether service bears the label of another ExternalBackend than b that has nothing to
+// do with it any more.
 func (r *Reconciler) left(ctx context.Context, b *v1alpha1.ExternalBackend, service *corev1.Service) (bool, error) {
 	if service == nil {
 		return false, nil
@@ -127,8 +134,9 @@ func (r *Reconciler) left(ctx context.Context, b *v1alpha1.ExternalBackend, serv
 	return collected(&other) || other.Spec.ServiceRef != nil || plan.ServiceName(&other) != service.Name, nil
 }
 
-// orphaned: something that we own has lost its owner. Someone may have taken it off, or the garbage collector, on behalf of who deletes b and wants to keep what it owns.
-// The Service may have gone with b.
+// orphaned: something that we own has lost its owner. Someone may have taken it off, or the garbage
+// collector, on behalf of who deletes b and wants to keep what it owns. The Service may have gone
+// with b.
 func (o *observation) orphaned(b *v1alpha1.ExternalBackend) bool {
 	stood := meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionProgrammed)
 	if stood && o.service == nil && b.Spec.ServiceRef == nil {
@@ -143,14 +151,16 @@ func (o *observation) orphaned(b *v1alpha1.ExternalBackend) bool {
 	return slices.ContainsFunc(o.slices, func(s *discoveryv1.EndpointSlice) bool { return metav1.GetControllerOf(s) == nil })
 }
 
-// dying asks the API server itself whether b is being deleted, or gone: the cache may not have seen it yet.
+// dying asks the API server itself whether b is being deleted, or gone: the cache may not have seen
+// it yet.
 func (r *Reconciler) dying(ctx context.Context, b *v1alpha1.ExternalBackend) (bool, error) {
 	live, err := r.liveBackend(ctx, client.ObjectKeyFromObject(b))
 	return err == nil && (live == nil || live.UID != b.UID || !live.DeletionTimestamp.IsZero()), err
 }
 
-// ownSlices are b's slices as the cache shows them, not to be changed: those with its labels, and those that it controls, itself or by its Service, whatever has
-// become of their labels. Other managers' slices, too, have the Service as their controller.
+// ownSlices are b's slices as the cache shows them, not to be changed: those with its labels, and
+// those that it controls, itself or by its Service, whatever has become of their labels. Other
+// managers' slices, too, have the Service as their controller.
 func (r *Reconciler) ownSlices(ctx context.Context, b *v1alpha1.ExternalBackend, service *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
 	out, err := r.slicesOf(ctx, client.ObjectKeyFromObject(b))
 	if err != nil {
@@ -191,7 +201,8 @@ func writtenFor(s *discoveryv1.EndpointSlice, backend string) bool {
 	return ours(s) && (name == "" || name == backend)
 }
 
-// slicesOf are the slices with the labels of an ExternalBackend as the cache shows them, not to be changed.
+// slicesOf are the slices with the labels of an ExternalBackend as the cache shows them, not to be
+// changed.
 func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
 	return r.listSlices(ctx, key.Namespace, indexBackend, key.Name)
 }
@@ -276,8 +287,9 @@ func (o *observation) claim(name string, published []plan.Endpoint) {
 	}
 }
 
-// judge tells what others publish behind the Service and may not be taken away from what may: what kube-controller-manager left of a selector that has gone, where the
-// Service is ours, and what nobody controls, where it is being taken over. Mirrored slices go with their Endpoints.
+// judge tells what others publish behind the Service and may not be taken away from what may: what
+// kube-controller-manager left of a selector that has gone, where the Service is ours, and what
+// nobody controls, where it is being taken over. Mirrored slices go with their Endpoints.
 func (o *observation) judge(b *v1alpha1.ExternalBackend, foreign []*discoveryv1.EndpointSlice, endpoints *metav1.PartialObjectMetadata) {
 	ours := b.Spec.ServiceRef == nil && o.service != nil && plan.Owns(b, o.service)
 	mirrors := endpoints.Name != "" && endpoints.Labels[discoveryv1.LabelSkipMirror] != "true"
@@ -356,7 +368,8 @@ func (o *observation) hasSelector(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.ServiceRef != nil && o.service != nil && len(o.service.Spec.Selector) > 0
 }
 
-// ofOthers: the Service has become someone else's, whose endpoints ours must not mix with. One that has merely lost our marks is not.
+// ofOthers: the Service has become someone else's, whose endpoints ours must not mix with. One that
+// has merely lost our marks is not.
 func (o *observation) ofOthers(b *v1alpha1.ExternalBackend) bool {
 	if o.service == nil || b.Spec.ServiceRef != nil || plan.Owns(b, o.service) {
 		return false
@@ -407,7 +420,8 @@ func adopts(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.Service != nil && b.Spec.Service.AdoptionPolicy == v1alpha1.AdoptionPolicyIfSelectorless
 }
 
-// blocked names what others publish behind the Service and may not be taken away; "" where nothing is.
+// blocked names what others publish behind the Service and may not be taken away; "" where nothing
+// is.
 func (o *observation) blocked(b *v1alpha1.ExternalBackend) string {
 	if len(o.foreign) == 0 {
 		return ""
@@ -419,7 +433,8 @@ func (o *observation) blocked(b *v1alpha1.ExternalBackend) string {
 	return text + "."
 }
 
-// nameNotes is what policy says of a name that is published as such, whose addresses nobody checks; nothing for all other backends.
+// nameNotes is what policy says of a name that is published as such, whose addresses nobody checks;
+// nothing for all other backends.
 func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
 	notes := plan.TargetNotes{Answer: plan.Answer{Status: plan.AnswerCurrent}}
 	if plan.Resolves(b) {
@@ -434,7 +449,8 @@ func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
 	return notes
 }
 
-// asPermitted is b, and where policy refuses the name of a Service of type ExternalName, b with a name that leads nowhere: an alias can't have none.
+// asPermitted is b, and where policy refuses the name of a Service of type ExternalName, b with a
+// name that leads nowhere: an alias can't have none.
 func (o *observation) asPermitted(b *v1alpha1.ExternalBackend) *v1alpha1.ExternalBackend {
 	if plan.ServiceType(b) != v1alpha1.ServiceTypeExternalName {
 		return b
@@ -458,7 +474,8 @@ type front struct {
 	missing bool
 }
 
-// front reads it from the Service, and where that is missing from the slices that are there, which stay as they are.
+// front reads it from the Service, and where that is missing from the slices that are there, which
+// stay as they are.
 func (o *observation) front(b *v1alpha1.ExternalBackend, m *memory) front {
 	if s := o.service; s != nil {
 		f := front{
@@ -486,7 +503,8 @@ func (o *observation) front(b *v1alpha1.ExternalBackend, m *memory) front {
 	return f
 }
 
-// hints tells which hints endpoints get for a trafficDistribution: those of the values that we know.
+// hints tells which hints endpoints get for a trafficDistribution: those of the values that we
+// know.
 func hints(distribution *string) (zones, nodes bool) {
 	if distribution == nil {
 		return false, false

@@ -21,7 +21,8 @@ import (
 // one, so that a burst of them has policy compiled, and every ExternalBackend reconciled, once.
 const policyPause = 100 * time.Millisecond
 
-// policies keeps the policy that is compiled from the ExternalBackendPolicies and the ranges of this cluster, as the cache shows them.
+// policies keeps the policy that is compiled from the ExternalBackendPolicies and the ranges of
+// this cluster, as the cache shows them.
 type policies struct {
 	client client.Reader
 	// declared, defaultDeny and clusterDomain are flags of the manager.
@@ -54,8 +55,8 @@ func (p *policies) changed() {
 	p.signal()
 }
 
-// signal has run compile policy soon. Until then all go by the ranges that they know: Nodes come and
-// go all the time, and few ExternalBackends have addresses among theirs.
+// signal has run compile policy soon. Until then all go by the ranges that they know: Nodes come
+// and go all the time, and few ExternalBackends have addresses among theirs.
 func (p *policies) signal() {
 	select {
 	case p.changes <- struct{}{}:
@@ -110,8 +111,8 @@ func (p *policies) run(ctx context.Context) error {
 	}
 }
 
-// differs returns what tells which addresses are of another kind than before; nil where more may have
-// changed.
+// differs returns what tells which addresses are of another kind than before; nil where more may
+// have changed.
 func (p *policies) differs(before *policy.Set) func(netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +187,8 @@ func (p *policies) compileLocked(ctx context.Context) error {
 	return nil
 }
 
-// clusterRanges are the Service, pod and node addresses of this cluster. What can't be read is no range.
+// clusterRanges are the Service, pod and node addresses of this cluster. What can't be read is no
+// range.
 func clusterRanges(declared []netip.Prefix, nodes []corev1.Node, cidrs []networkingv1.ServiceCIDR) policy.ClusterRanges {
 	out := policy.ClusterRanges{Declared: declared}
 	discover := func(texts ...string) {

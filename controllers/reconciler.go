@@ -1,5 +1,6 @@
-// Package controllers joins the rooms: it fetches what the cluster says, hands names and endpoints to the engines, plans by what they know, writes what the plan
-// changes, and tells users about it. It is the only package that talks to the API server.
+// Package controllers joins the rooms: it fetches what the cluster says, hands names and endpoints
+// to the engines, plans by what they know, writes what the plan changes, and tells users about it.
+// It is the only package that talks to the API server.
 package controllers
 
 import (
@@ -57,10 +58,12 @@ type Prober interface {
 	Forget(owner types.NamespacedName)
 }
 
-// Reconciler brings Services and EndpointSlices to what ExternalBackends, names, probes and policies say.
+// Reconciler brings Services and EndpointSlices to what ExternalBackends, names, probes and
+// policies say.
 type Reconciler struct {
 	client.Client
-	// Live reads from the API server itself: what is not cached, or what the cache may not have seen yet.
+	// Live reads from the API server itself: what is not cached, or what the cache may not have seen
+	// yet.
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Resolver Resolver
@@ -75,13 +78,14 @@ type Reconciler struct {
 	flights  flights
 }
 
-// maxAttempts is how often a plan is made anew at once because a write showed that the cache was behind.
+// maxAttempts is how often a plan is made anew at once because a write showed that the cache was
+// behind.
 const maxAttempts = 3
 
 func (r *Reconciler) now() time.Time { return time.Now() }
 
-// Reconcile brings one ExternalBackend's objects to its spec. Where the API server is slow it returns
-// before it is through, and takes its result when it is called again.
+// Reconcile brings one ExternalBackend's objects to its spec. Where the API server is slow it
+// returns before it is through, and takes its result when it is called again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return r.flights.run(ctx, req, r.reconcile)
 }
@@ -114,7 +118,8 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		if deleted && len(o.slices) == 0 { // somebody's finalizer holds it: what still stands is kept true, and nothing made anew
+		// somebody's finalizer holds it: what still stands is kept true, and nothing made anew
+		if deleted && len(o.slices) == 0 {
 			r.forget(req.NamespacedName)
 			return ctrl.Result{}, nil
 		}
@@ -141,15 +146,16 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: r.until(outcome.again(r.now(), m), wait, m)}, nil
 }
 
-// collected reports whether b is being deleted by the garbage collector, which takes what b owns, or
-// lets it go, and removes its finalizer when it has.
+// collected reports whether b is being deleted by the garbage collector, which takes what b owns,
+// or lets it go, and removes its finalizer when it has.
 func collected(b *v1alpha1.ExternalBackend) bool {
 	return !b.DeletionTimestamp.IsZero() && slices.ContainsFunc(b.Finalizers, func(f string) bool {
 		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
 	})
 }
 
-// until is how long to wait for the first of the times at which something changes by time alone; 0 where nothing does.
+// until is how long to wait for the first of the times at which something changes by time alone; 0
+// where nothing does.
 func (r *Reconciler) until(planned, status time.Time, m *memory) time.Duration {
 	if m.outstanding() {
 		planned = earlier(planned, r.now().Add(unseen))
@@ -209,8 +215,8 @@ func (o *outcome) fail(reason, message string, err error) {
 	}
 }
 
-// again is when to reconcile again without an event; zero: never. A refusal is no error: users find it
-// in status, and the same is tried again less and less often.
+// again is when to reconcile again without an event; zero: never. A refusal is no error: users find
+// it in status, and the same is tried again less and less often.
 func (o *outcome) again(now time.Time, m *memory) time.Time {
 	if o.late {
 		return now
@@ -269,13 +275,15 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 		o.lag(b)
 	}
 	switch {
-	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName && o.service != nil && o.service.Spec.Type != corev1.ServiceTypeExternalName: // it could not be made one
+	// it could not be made one
+	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName && o.service != nil && o.service.Spec.Type != corev1.ServiceTypeExternalName:
 		r.keepPermitted(ctx, b, o, m, &out)
 	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
 		r.withdraw(ctx, b, o, m, &out)
 	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
 		r.lost(b, o, m, &out)
-	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName: // half-way between ClusterIP and Headless: the slices wait
+	// half-way between ClusterIP and Headless: the slices wait
+	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName:
 	case o.service == nil && len(o.slices) == 0:
 		out.fail(v1alpha1.ReasonServiceNotFound, serviceNotFound(b), nil)
 		r.lost(b, o, m, &out)
@@ -307,7 +315,8 @@ func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, 
 	r.nothing(b, o, out)
 }
 
-// lost ends what was done for endpoints that have gone with their Service, and tells that they have.
+// lost ends what was done for endpoints that have gone with their Service, and tells that they
+// have.
 func (r *Reconciler) lost(b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	if len(o.slices) > 0 {
 		return
@@ -326,8 +335,8 @@ func (r *Reconciler) nothing(b *v1alpha1.ExternalBackend, o *observation, out *o
 	out.status.Candidates, out.status.Publication = &candidates, &plan.Publication{}
 }
 
-// keepPermitted keeps what stands where there is no spec to act on, as far as policy permits it: what
-// policy comes to refuse goes, and comes back when policy permits it again.
+// keepPermitted keeps what stands where there is no spec to act on, as far as policy permits it:
+// what policy comes to refuse goes, and comes back when policy permits it again.
 func (r *Reconciler) keepPermitted(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	if o.service == nil || len(o.slices)+len(m.withdrawn) == 0 {
 		return
@@ -371,8 +380,9 @@ func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, m *me
 	}
 }
 
-// publishAhead creates the slices for ports that the Service is about to get. kube-proxy passes them over as long as the Service lacks these, and finds them when it has them:
-// a port that is renamed is served all the time. It reports whether the Service may be written now.
+// publishAhead creates the slices for ports that the Service is about to get. kube-proxy passes
+// them over as long as the Service lacks these, and finds them when it has them: a port that is
+// renamed is served all the time. It reports whether the Service may be written now.
 func (r *Reconciler) publishAhead(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) bool {
 	if b.Spec.ServiceRef != nil || o.service == nil || len(o.slices) == 0 || !plan.Resolves(b) {
 		return true
@@ -400,7 +410,8 @@ func (r *Reconciler) publishAhead(ctx context.Context, b *v1alpha1.ExternalBacke
 func (r *Reconciler) publish(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	p := r.planSlices(b, o, m, out)
 	written := r.applySlices(ctx, b, o, m, p.changes, out)
-	if p.settled && written && out.status.Programmed == "" { // what others publish behind a Service that we could not take over is theirs
+	// what others publish behind a Service that we could not take over is theirs
+	if p.settled && written && out.status.Programmed == "" {
 		r.stopForeign(ctx, o, m, out)
 	}
 	p.front.mismatch(b, &p.candidates, out)

@@ -23,7 +23,8 @@ func (q quietSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1
 	return created, err
 }
 
-// newRecorder returns a recorder like the manager's own, but for its sink. It records until ctx ends.
+// newRecorder returns a recorder like the manager's own, but for its sink. It records until ctx
+// ends.
 func newRecorder(ctx context.Context, mgr ctrl.Manager) (events.EventRecorder, error) {
 	client, err := eventsclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {

@@ -31,7 +31,8 @@ func (r *refusingSink) Create(context.Context, *eventsv1.Event) (*eventsv1.Event
 	return nil, r.err
 }
 
-// TestEventsOfDyingNamespaces: that a namespace on its way out takes no event is logged nowhere; any other refusal is.
+// TestEventsOfDyingNamespaces: that a namespace on its way out takes no event is logged nowhere;
+// any other refusal is.
 func TestEventsOfDyingNamespaces(t *testing.T) {
 	resource := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	terminating := apierrors.NewForbidden(resource, "x", errors.New("it is being terminated"))

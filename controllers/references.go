@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so that no right to list them is needed.
+	// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so
+	// that no right to list them is needed.
 	referencePeriod = time.Minute
 	// referenceRetry is the same where one is missing or unusable, for missingFresh: somebody may
 	// be about to create it. Where the API server did not answer it is twice as long each time, up
@@ -37,8 +38,8 @@ type references struct {
 	certificate          *tls.Certificate
 	// The identities are digests of what was read.
 	checkIdentity, dnsIdentity string
-	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; problem says what, for users, where it
-	// is for them to mend.
+	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; problem says
+	// what, for users, where it is for them to mend.
 	checkMissing, dnsMissing bool
 	problem                  plan.References
 
@@ -93,7 +94,8 @@ func hasReferences(b *v1alpha1.ExternalBackend) bool {
 	return t != nil && (len(t.CACertificateRefs) > 0 || t.ClientCertificateRef != nil) || d != nil && len(d.CACertificateRefs) > 0
 }
 
-// readReferences reads all that b refers to, by name and in its own namespace. Where the API server does not answer, what was read before stays; what was never read is missing.
+// readReferences reads all that b refers to, by name and in its own namespace. Where the API server
+// does not answer, what was read before stays; what was never read is missing.
 func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBackend, before references) references {
 	if !before.due(b, r.now()) {
 		return before

@@ -77,7 +77,12 @@ type timedReads struct {
 	reads []time.Duration
 }
 
-func (r *timedReads) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+func (r *timedReads) Get(
+	ctx context.Context,
+	key client.ObjectKey,
+	o client.Object,
+	options ...client.GetOption,
+) error {
 	c, ok := o.(*corev1.ConfigMap)
 	if !ok {
 		return r.Reader.Get(ctx, key, o, options...)

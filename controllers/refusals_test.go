@@ -84,7 +84,8 @@ func (w *world) reconcile() (ctrl.Result, error) {
 
 const renamed = `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`
 
-// TestRenameRefused: as long as a Service can't be given its new port, the slices behind the old one go on and stay true.
+// TestRenameRefused: as long as a Service can't be given its new port, the slices behind the old
+// one go on and stay true.
 func TestRenameRefused(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 4)(w)
@@ -114,8 +115,8 @@ func TestRenameRefused(t *testing.T) {
 	w.expectReady("web", "203.0.113.1")
 }
 
-// TestServiceKeepsOldPorts: as long as a Service can't be given other ports, for whatever reason, its
-// own ports are served: addresses come and go behind them as names and spec say.
+// TestServiceKeepsOldPorts: as long as a Service can't be given other ports, for whatever reason,
+// its own ports are served: addresses come and go behind them as names and spec say.
 func TestServiceKeepsOldPorts(t *testing.T) {
 	loseMarks := func(w *world) {
 		var s corev1.Service
@@ -125,7 +126,14 @@ func TestServiceKeepsOldPorts(t *testing.T) {
 	}
 	obstruct := func(w *world) {
 		w.ok(w.live.Create(w.t.Context(), &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, Labels: map[string]string{discoveryv1.LabelServiceName: shop.Name, discoveryv1.LabelManagedBy: "mesh.example.com"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:      "theirs",
+				Namespace: shop.Namespace,
+				Labels: map[string]string{
+					discoveryv1.LabelServiceName: shop.Name,
+					discoveryv1.LabelManagedBy:   "mesh.example.com",
+				},
+			},
 			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("theirs")}}, Endpoints: []discoveryv1.Endpoint{},
 		}))
 	}
@@ -172,7 +180,8 @@ func TestServiceKeepsOldPorts(t *testing.T) {
 	}
 }
 
-// expectReadyAt wants 203.0.113.from to to-1 ready behind a port of this name, all at this number and protocol.
+// expectReadyAt wants 203.0.113.from to to-1 ready behind a port of this name, all at this number
+// and protocol.
 func (w *world) expectReadyAt(port, at string, from, to int) {
 	w.t.Helper()
 	var want, got []string
@@ -181,7 +190,8 @@ func (w *world) expectReadyAt(port, at string, from, to int) {
 	}
 	for _, o := range w.objects() {
 		s, ok := o.(*discoveryv1.EndpointSlice)
-		if !ok || len(s.Endpoints) == 0 || *s.Ports[0].Name != port || fmt.Sprintf("%d/%s", *s.Ports[0].Port, *s.Ports[0].Protocol) != at {
+		if !ok || len(s.Endpoints) == 0 || *s.Ports[0].Name != port ||
+			fmt.Sprintf("%d/%s", *s.Ports[0].Port, *s.Ports[0].Protocol) != at {
 			continue
 		}
 		for _, e := range s.Endpoints {
@@ -198,13 +208,19 @@ func (w *world) expectReadyAt(port, at string, from, to int) {
 
 func compareAddresses(a, b string) int { return netip.MustParseAddr(a).Compare(netip.MustParseAddr(b)) }
 
-// TestRenameRefusedWithOverrides: a target that is added while a port can't be renamed stands behind
-// the old name where spec says that it is to stand behind the new one, and so does a port of SRV.
+// TestRenameRefusedWithOverrides: a target that is added while a port can't be renamed stands
+// behind the old name where spec says that it is to stand behind the new one, and so does a port of
+// SRV.
 func TestRenameRefusedWithOverrides(t *testing.T) {
 	w := literalWorld(t)
 	w.refuse = services
 	verdict(probe.Healthy, 1, 9)(w)
-	w.resolver.known = map[string]resolve.Answer{"_web._tcp.example.com": {Status: resolve.Current, Addrs: []resolve.Addr{{IP: netip.MustParseAddr("203.0.113.4"), Port: 7000}}}}
+	w.resolver.known = map[string]resolve.Answer{
+		"_web._tcp.example.com": {
+			Status: resolve.Current,
+			Addrs:  []resolve.Addr{{IP: netip.MustParseAddr("203.0.113.4"), Port: 7000}},
+		},
+	}
 	w.spec(`{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}], targets: [
 		{name: a, address: 203.0.113.1}, {name: c, address: 203.0.113.3, ports: [{name: web, targetPort: 6432}]}, {name: d, srvName: _web._tcp.example.com}]}`)
 	w.settle()
@@ -229,7 +245,8 @@ func TestRenameRefusedWithOverrides(t *testing.T) {
 	w.expectReady("web", "203.0.113.1", "203.0.113.3", "203.0.113.4")
 }
 
-// TestPortRemovedRefused: a port that can't be taken from the Service is served, unless policy comes to refuse where it leads.
+// TestPortRemovedRefused: a port that can't be taken from the Service is served, unless policy
+// comes to refuse where it leads.
 func TestPortRemovedRefused(t *testing.T) {
 	w := newWorld(t)
 	resolves(1, 3)(w)
@@ -247,7 +264,11 @@ func TestPortRemovedRefused(t *testing.T) {
 	w.settle()
 	w.expectReady("admin", "203.0.113.2", "203.0.113.3")
 
-	ports := v1alpha1.ExternalBackendPolicy{Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{AnyTarget: &v1alpha1.AnyTarget{}, Ports: []v1alpha1.PolicyPort{{Port: 8080}}}}}}
+	ports := v1alpha1.ExternalBackendPolicy{
+		Spec: v1alpha1.ExternalBackendPolicySpec{
+			Allow: []v1alpha1.PolicyRule{{AnyTarget: &v1alpha1.AnyTarget{}, Ports: []v1alpha1.PolicyPort{{Port: 8080}}}},
+		},
+	}
 	w.reconciler.policies.set, _ = policy.Compile(policy.Input{Policies: []v1alpha1.ExternalBackendPolicy{ports}})
 	w.settle()
 	w.expectReady("admin")
@@ -255,7 +276,8 @@ func TestPortRemovedRefused(t *testing.T) {
 	w.expect(v1alpha1.ConditionPermitted, "True")
 }
 
-// TestRenameWithoutSlices: where the slices for a new port can't be created, the Service keeps the port that has some.
+// TestRenameWithoutSlices: where the slices for a new port can't be created, the Service keeps the
+// port that has some.
 func TestRenameWithoutSlices(t *testing.T) {
 	w := literalWorld(t)
 	w.refuse = newSlices
@@ -273,7 +295,8 @@ func TestRenameWithoutSlices(t *testing.T) {
 	w.expectReady("http", "203.0.113.1", "203.0.113.2")
 }
 
-// TestContended: a Service that others write between each reading and writing is tried again, and what stood goes on.
+// TestContended: a Service that others write between each reading and writing is tried again, and
+// what stood goes on.
 func TestContended(t *testing.T) {
 	w := literalWorld(t)
 	w.refuse = func(o client.Object) error {
@@ -290,14 +313,18 @@ func TestContended(t *testing.T) {
 	w.expectReady("http", "203.0.113.1", "203.0.113.2")
 }
 
-// TestUnseenService: a Service of someone else's that the cache has not shown yet gets no endpoints of ours.
+// TestUnseenService: a Service of someone else's that the cache has not shown yet gets no endpoints
+// of ours.
 func TestUnseenService(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
 	w.spec(literalSpec)
 	w.refresh()
 	w.ok(w.live.Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      shop.Name,
+			Namespace: shop.Namespace,
+		}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
 	}))
 	_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
 	w.ok(err)
@@ -308,8 +335,9 @@ func TestUnseenService(t *testing.T) {
 	}
 }
 
-// TestTierHandsOver: at each moment a tier is ready, though its endpoints are in another slice than those of the tier that it takes over from or hands over to; and where one can't
-// be made ready the other one stays.
+// TestTierHandsOver: at each moment a tier is ready, though its endpoints are in another slice than
+// those of the tier that it takes over from or hands over to; and where one can't be made ready the
+// other one stays.
 func TestTierHandsOver(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
@@ -352,13 +380,16 @@ func TestTierHandsOver(t *testing.T) {
 	w.expectReady("http")
 }
 
-// TestDeadWhileOthersFail: that one slice can't be written keeps nothing dead, and nothing refused, in service in another.
+// TestDeadWhileOthersFail: that one slice can't be written keeps nothing dead, and nothing refused,
+// in service in another.
 func TestDeadWhileOthersFail(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 5)(w)
-	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {minHealthyPercent: 60}, targets: [
+	w.spec(
+		`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {minHealthyPercent: 60}, targets: [
 		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]}, {name: c, address: 203.0.113.3, ports: [{name: http, targetPort: 6432}]},
-		{name: d, address: 203.0.113.4, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}]}`)
+		{name: d, address: 203.0.113.4, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}]}`,
+	)
 	w.settle()
 	w.refuse = func(o client.Object) error {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Endpoints[0].Addresses[0] == "203.0.113.2" {
@@ -385,7 +416,8 @@ func TestDeadWhileOthersFail(t *testing.T) {
 	w.expectReady("http", "203.0.113.2")
 }
 
-// TestTierHandsOverDespiteOthers: what can't be created keeps no tier from handing over to one that is ready.
+// TestTierHandsOverDespiteOthers: what can't be created keeps no tier from handing over to one that
+// is ready.
 func TestTierHandsOverDespiteOthers(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 9)(w)
@@ -401,11 +433,14 @@ func TestTierHandsOverDespiteOthers(t *testing.T) {
 	w.expectReady("http", "203.0.113.2")
 }
 
-// TestPortAddedWithoutSlices: the slices that are there follow, although those that are to replace them can't be created.
+// TestPortAddedWithoutSlices: the slices that are there follow, although those that are to replace
+// them can't be created.
 func TestPortAddedWithoutSlices(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 4)(w)
-	w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}], ` + literalSpec[1:strings.Index(literalSpec, ", targets")] + `, healthCheck: {tcpSocket: {}}}`)
+	w.spec(
+		`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}], ` + literalSpec[1:strings.Index(literalSpec, ", targets")] + `, healthCheck: {tcpSocket: {}}}`,
+	)
 	w.settle()
 	w.refuse = newSlices
 	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}, {name: more, port: 81, protocol: TCP}]}`)
@@ -443,7 +478,8 @@ func TestTypeRefused(t *testing.T) {
 	}
 }
 
-// TestCrossingRefused: a Service that may not become headless, or may not be so no more, does not set out; or where that could not be foreseen it comes back, and tries no more.
+// TestCrossingRefused: a Service that may not become headless, or may not be so no more, does not
+// set out; or where that could not be foreseen it comes back, and tries no more.
 func TestCrossingRefused(t *testing.T) {
 	for _, c := range []struct {
 		from, to string
@@ -459,7 +495,8 @@ func TestCrossingRefused(t *testing.T) {
 			tries := 0
 			w.refuse = func(o client.Object) error {
 				s, ok := o.(*corev1.Service)
-				if ok && (c.foreseen || s.UID != "") && (c.to == "Headless" && plan.Headless(s) || s.Spec.Type == corev1.ServiceType(c.to)) {
+				if ok && (c.foreseen || s.UID != "") &&
+					(c.to == "Headless" && plan.Headless(s) || s.Spec.Type == corev1.ServiceType(c.to)) {
 					tries++
 					return invalid(o)
 				}
@@ -567,7 +604,8 @@ func TestNotTakenOver(t *testing.T) {
 	}
 }
 
-// TestWithdrawnDespiteLabels: that the labels are what is invalid keeps nothing published that policy refuses.
+// TestWithdrawnDespiteLabels: that the labels are what is invalid keeps nothing published that
+// policy refuses.
 func TestWithdrawnDespiteLabels(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
@@ -586,7 +624,8 @@ func TestWithdrawnDespiteLabels(t *testing.T) {
 	}
 }
 
-// TestLost: where the Service has gone, its slices with it, and it can't be made anew, nobody is told of endpoints that are no more.
+// TestLost: where the Service has gone, its slices with it, and it can't be made anew, nobody is
+// told of endpoints that are no more.
 func TestLost(t *testing.T) {
 	w := literalWorld(t)
 	for _, o := range w.objects() {
@@ -651,7 +690,8 @@ func TestServiceRefGone(t *testing.T) {
 	}
 }
 
-// TestHeldByFinalizer: what stands of an ExternalBackend that is being deleted, and is held by somebody's finalizer, stays true; what the garbage collector takes is not made anew.
+// TestHeldByFinalizer: what stands of an ExternalBackend that is being deleted, and is held by
+// somebody's finalizer, stays true; what the garbage collector takes is not made anew.
 func TestHeldByFinalizer(t *testing.T) {
 	for _, propagation := range []string{"", metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents} {
 		t.Run(propagation, func(t *testing.T) {
@@ -703,12 +743,15 @@ func TestHeldByFinalizer(t *testing.T) {
 	}
 }
 
-// TestLostForAMoment: what was known of endpoints outlives a Service that is made anew only at the second try.
+// TestLostForAMoment: what was known of endpoints outlives a Service that is made anew only at the
+// second try.
 func TestLostForAMoment(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failback: Manual},
-		targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`)
+	w.spec(
+		`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failback: Manual},
+		targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`,
+	)
 	w.settle()
 	verdict(probe.Unhealthy, 1, 2)(w)
 	w.settle()
@@ -743,7 +786,9 @@ func TestInvalidRests(t *testing.T) {
 	w.spec(referring)
 	w.settle()
 	w.reconciler.memories.of(shop).refs.read = time.Now().Add(-time.Hour)
-	w.spec(`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Connection, value: close}]}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`)
+	w.spec(
+		`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Connection, value: close}]}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`,
+	)
 	w.settle()
 	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
 	if result, err := w.reconcile(); err != nil || result.RequeueAfter > 0 && result.RequeueAfter < time.Second {
@@ -761,7 +806,8 @@ func (m mute) Get(ctx context.Context, key client.ObjectKey, o client.Object, op
 	return m.Reader.Get(ctx, key, o, options...)
 }
 
-// TestUnreadReference: what a check needs and could not be read yet keeps the check from running, and is read again soon; nothing is said against the spec.
+// TestUnreadReference: what a check needs and could not be read yet keeps the check from running,
+// and is read again soon; nothing is said against the spec.
 func TestUnreadReference(t *testing.T) {
 	w := newWorld(t)
 	verdict(probe.Healthy, 1, 3)(w)

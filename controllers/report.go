@@ -15,10 +15,12 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// statusPeriod is the least time between two writes of status that change no condition; what the message of Ready says of the active tier counts as one, so that a failover is seen at once.
+// statusPeriod is the least time between two writes of status that change no condition; what the
+// message of Ready says of the active tier counts as one, so that a failover is seen at once.
 const statusPeriod = 10 * time.Second
 
-// report writes the status where it has changed, and tells events and metrics. It returns when a status that was held back is due.
+// report writes the status where it has changed, and tells events and metrics. It returns when a
+// status that was held back is due.
 func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory) (time.Time, error) {
 	before := out.status.Before
 	told := plan.Status(out.status)
@@ -81,7 +83,8 @@ func sameConditions(before, after []metav1.Condition) bool {
 	return true
 }
 
-// verdictNotes tell of verdicts and tiers that have changed since they were told of last, and set the metrics. What stood in the slices at the start is no news.
+// verdictNotes tell of verdicts and tiers that have changed since they were told of last, and set
+// the metrics. What stood in the slices at the start is no news.
 func (r *Reconciler) verdictNotes(b *v1alpha1.ExternalBackend, status v1alpha1.ExternalBackendStatus, out *outcome, m *memory) []note {
 	p := out.status.Publication
 	if p == nil {

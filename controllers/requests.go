@@ -7,8 +7,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// requestTimeout bounds one request to the API server: longer than a webhook may take (30 s), so that
-// a slow one still lets a write through, and shorter than the API server's own bound of a minute.
+// requestTimeout bounds one request to the API server: longer than a webhook may take (30 s), so
+// that a slow one still lets a write through, and shorter than the API server's own bound of a
+// minute.
 const requestTimeout = 40 * time.Second
 
 // timed gives each write a time of its own, so that one that hangs takes none from those after it.

@@ -57,8 +57,10 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 	w.prober.verdicts[netip.MustParseAddr("203.0.113.2")] = probe.Unhealthy
 	w.spec(strings.Replace(tiersSpec, "{ports", way, 1))
 	w.settle()
-	w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3, adminState: Draining},
-		{name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1}]}`) // "gone" drains
+	w.spec(
+		`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3, adminState: Draining},
+		{name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1}]}`,
+	) // "gone" drains
 	w.settle()
 	before, backup, service := w.slices(), w.backend(), w.service()
 	if e := w.endpoints()[netip.MustParseAddr("203.0.113.6")]; e.DrainUntil.IsZero() || *backup.Status.ActiveTier != 1 {
@@ -187,7 +189,9 @@ func TestOrphans(t *testing.T) {
 				_, slice := leftBy("former", shop.Name)
 				slice.OwnerReferences = nil
 				if tt.owner != "" {
-					slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: tt.owner, Name: shop.Name, UID: "uid-of-service"}}
+					slice.OwnerReferences = []metav1.OwnerReference{
+						{APIVersion: "v1", Kind: tt.owner, Name: shop.Name, UID: "uid-of-service"},
+					}
 				}
 				started := time.Now()
 				time.Sleep(tt.up)
@@ -242,12 +246,19 @@ func leftBy(former, name string) (*corev1.Service, *discoveryv1.EndpointSlice) {
 			Labels: map[string]string{
 				discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: former,
 			},
-			Annotations:     map[string]string{"external-backend.io/endpoints": ""},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))},
+			Annotations: map[string]string{"external-backend.io/endpoints": ""},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service")),
+			},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}, Conditions: ready}, {Addresses: []string{"203.0.113.9"}, Conditions: ready}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+		},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"203.0.113.1"}, Conditions: ready},
+			{Addresses: []string{"203.0.113.9"}, Conditions: ready},
+		},
 	}
 }
 
@@ -259,7 +270,10 @@ func TestOrphansHearOfTheirService(t *testing.T) {
 	w.spec(having(attaching))
 	w.refresh()
 	got := w.reconciler.ofService(t.Context(), service)
-	if want := []ctrl.Request{request(shop.Namespace, "shop"), request(shop.Namespace, "former")}; !slices.Equal(got, want) {
+	if want := []ctrl.Request{request(shop.Namespace, "shop"), request(shop.Namespace, "former")}; !slices.Equal(
+		got,
+		want,
+	) {
 		t.Errorf("looked at: %v, want %v", got, want)
 	}
 }
@@ -283,7 +297,8 @@ func TestOrphanedUnderARunningManager(t *testing.T) {
 		w.ok(w.live.Delete(t.Context(), b))
 		ofBackend := func(ref metav1.OwnerReference) bool { return ref.UID == uid }
 		for _, o := range w.objects() {
-			if o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), ofBackend)); o.GetName() != shop.Name || o.GetUID() != uid {
+			if o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), ofBackend)); o.GetName() != shop.Name ||
+				o.GetUID() != uid {
 				w.ok(w.live.Update(t.Context(), o))
 				w.look(shop.Name)
 			}

@@ -96,7 +96,16 @@ func (w *world) sameEndpoints(when string, before map[string]*discoveryv1.Endpoi
 func plain(s *discoveryv1.EndpointSlice) string {
 	var texts []string
 	for _, e := range s.Endpoints {
-		texts = append(texts, fmt.Sprintf("%s ready=%t serving=%t terminating=%t", e.Addresses[0], *e.Conditions.Ready, *e.Conditions.Serving, *e.Conditions.Terminating))
+		texts = append(
+			texts,
+			fmt.Sprintf(
+				"%s ready=%t serving=%t terminating=%t",
+				e.Addresses[0],
+				*e.Conditions.Ready,
+				*e.Conditions.Serving,
+				*e.Conditions.Terminating,
+			),
+		)
 	}
 	return strings.Join(texts, ", ")
 }
@@ -105,7 +114,10 @@ func plain(s *discoveryv1.EndpointSlice) string {
 func (w *world) look(name string) ctrl.Result {
 	w.t.Helper()
 	w.refresh()
-	result, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}})
+	result, err := w.reconciler.Reconcile(
+		w.t.Context(),
+		ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}},
+	)
 	w.ok(err)
 	return result
 }
@@ -133,9 +145,13 @@ func TestDeletionPolicyDecidesOwners(t *testing.T) {
 		w.spec(having(tt.way))
 		// Seven endpoints, three to a slice; then two light slices are left, which a plan would
 		// fold if it could.
-		w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`)
+		w.spec(
+			`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`,
+		)
 		w.settle()
-		w.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`)
+		w.spec(
+			`{targets: [{name: a, address: 203.0.113.1}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`,
+		)
 		w.settle()
 		before := w.slices()
 		if len(before) != 3 {
@@ -227,8 +243,8 @@ func TestRetainIsNotHeldUpByARefusedService(t *testing.T) {
 	}
 }
 
-// TestServiceThatWentWithItsBackend: a Service and an ExternalBackend that are deleted together stay
-// gone, although the cache shows the one deletion before the other.
+// TestServiceThatWentWithItsBackend: a Service and an ExternalBackend that are deleted together
+// stay gone, although the cache shows the one deletion before the other.
 func TestServiceThatWentWithItsBackend(t *testing.T) {
 	for _, policy := range []string{"Delete", "Retain"} {
 		w := literalWorld(t)

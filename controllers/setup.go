@@ -38,7 +38,8 @@ import (
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/status,verbs=patch
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/finalizers,verbs=update
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies,verbs=list;watch
-// No Service is ever deleted: that right is what it takes to give one its owner back (admission plugin OwnerReferencesPermissionEnforcement, as on OpenShift).
+// No Service is ever deleted: that right is what it takes to give one its owner back (admission
+// plugin OwnerReferencesPermissionEnforcement, as on OpenShift).
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups="",resources=services/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=endpoints,verbs=get;list;watch;patch
@@ -48,18 +49,21 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// flipGap is how long after a write of slices the next flips of the same ExternalBackend are gathered, so that a burst costs one write and a single flip no wait.
+// flipGap is how long after a write of slices the next flips of the same ExternalBackend are
+// gathered, so that a burst costs one write and a single flip no wait.
 const flipGap = 250 * time.Millisecond
 
-// flipPriority is that of what the engines tell, and of siblings of a deleted ExternalBackend, in the
-// workqueue: above the 0 of what users change, so that neither waits for somebody's many new objects.
+// flipPriority is that of what the engines tell, and of siblings of a deleted ExternalBackend, in
+// the workqueue: above the 0 of what users change, so that neither waits for somebody's many new
+// objects.
 const flipPriority = 10
 
-// maxRetry is the longest time between two tries after an error: nothing is ever given up on, and an
-// API server that is back is used within seconds.
+// maxRetry is the longest time between two tries after an error: nothing is ever given up on, and
+// an API server that is back is used within seconds.
 const maxRetry = 5 * time.Second
 
-// CacheOptions keep out of memory what reconciling never reads: all but the metadata of other people's EndpointSlices, and of Nodes all but addresses and ranges.
+// CacheOptions keep out of memory what reconciling never reads: all but the metadata of other
+// people's EndpointSlices, and of Nodes all but addresses and ranges.
 func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -88,7 +92,8 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// Setup makes the engines and the controller that joins them, and adds all to mgr. Engines and controller run on the leader alone.
+// Setup makes the engines and the controller that joins them, and adds all to mgr. Engines and
+// controller run on the leader alone.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prometheus.Registerer) error {
 	recorder, err := newRecorder(ctx, mgr)
 	if err != nil {
@@ -237,9 +242,9 @@ func watchChanges(changed func()) handler.EventHandler {
 	}
 }
 
-// wakeSiblings has the other ExternalBackends on a Service reconciled when one comes, goes or leaves
-// it: a sibling takes over what one that is deleted published, without waiting for the garbage
-// collector, which may still be faster. At the start all are reconciled anyway.
+// wakeSiblings has the other ExternalBackends on a Service reconciled when one comes, goes or
+// leaves it: a sibling takes over what one that is deleted published, without waiting for the
+// garbage collector, which may still be faster. At the start all are reconciled anyway.
 func (r *Reconciler) wakeSiblings() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	wake := func(ctx context.Context, q queue, o client.Object) {
@@ -265,7 +270,8 @@ func (r *Reconciler) wakeSiblings() handler.EventHandler {
 	}
 }
 
-// specChanged: it was edited, or the object was deleted and made anew, which a watch that was interrupted shows as one update, from generation 1 to generation 1.
+// specChanged: it was edited, or the object was deleted and made anew, which a watch that was
+// interrupted shows as one update, from generation 1 to generation 1.
 func specChanged(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
 }
@@ -295,7 +301,8 @@ func rangesChanged(e event.UpdateEvent) bool {
 	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }
 
-// ofSlice: a slice concerns the ExternalBackend that wrote it, be it gone, and all others on the same Service.
+// ofSlice: a slice concerns the ExternalBackend that wrote it, be it gone, and all others on the
+// same Service.
 func (r *Reconciler) ofSlice(ctx context.Context, o client.Object) []reconcile.Request {
 	labels := o.GetLabels()
 	requests := r.behind(ctx, o.GetNamespace(), labels[discoveryv1.LabelServiceName])
@@ -327,8 +334,8 @@ func (r *Reconciler) backends(ctx context.Context, options ...client.ListOption)
 	return requests
 }
 
-// concerned are the ExternalBackends with an address that differs tells of: one of spec, of an answer
-// or of a slice. All are where differs is nil.
+// concerned are the ExternalBackends with an address that differs tells of: one of spec, of an
+// answer or of a slice. All are where differs is nil.
 func (r *Reconciler) concerned(ctx context.Context, differs func(netip.Addr) bool) []reconcile.Request {
 	all := r.backends(ctx)
 	if differs == nil {
@@ -381,7 +388,8 @@ func request(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-// flipQueue carries the engines' news into the workqueue: keys alone, gathered for flipGap after a write.
+// flipQueue carries the engines' news into the workqueue: keys alone, gathered for flipGap after a
+// write.
 type flipQueue struct {
 	lastWrite func(types.NamespacedName) time.Time
 
@@ -409,7 +417,8 @@ func (f *flipQueue) add(requests []reconcile.Request) {
 	}
 }
 
-// notify never blocks. Before the controller runs there is nothing to tell: its first reconciles see everything.
+// notify never blocks. Before the controller runs there is nothing to tell: its first reconciles
+// see everything.
 func (f *flipQueue) notify(key types.NamespacedName) {
 	f.mu.Lock()
 	queue := f.queue

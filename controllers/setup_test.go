@@ -37,7 +37,11 @@ type informers struct {
 	informertest.FakeInformers
 }
 
-func (i *informers) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (cache.Informer, error) {
+func (i *informers) GetInformer(
+	ctx context.Context,
+	o client.Object,
+	options ...cache.InformerGetOption,
+) (cache.Informer, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	informer, err := i.FakeInformers.GetInformer(ctx, o, options...)
@@ -49,7 +53,10 @@ type sharedInformer struct {
 	mu *sync.Mutex
 }
 
-func (s sharedInformer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (s sharedInformer) AddEventHandlerWithOptions(
+	h toolscache.ResourceEventHandler,
+	options toolscache.HandlerOptions,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.Informer.AddEventHandlerWithOptions(h, options)
@@ -80,14 +87,17 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 		w := literalWorld(t)
 		r := w.reconciler
 		var compiled, told atomic.Int32
-		p := &policies{changes: make(chan struct{}, 1), client: interceptor.NewClient(cachedClient{w.live, w}, interceptor.Funcs{
-			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-				if _, ok := list.(*v1alpha1.ExternalBackendPolicyList); ok {
-					compiled.Add(1)
-				}
-				return c.List(ctx, list, options...)
-			},
-		})}
+		p := &policies{
+			changes: make(chan struct{}, 1),
+			client: interceptor.NewClient(cachedClient{w.live, w}, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if _, ok := list.(*v1alpha1.ExternalBackendPolicyList); ok {
+						compiled.Add(1)
+					}
+					return c.List(ctx, list, options...)
+				},
+			}),
+		}
 		r.policies = p
 		informers := watching(t, w)
 		p.tell = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
@@ -118,7 +128,8 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 			}
 			time.Sleep(policyPause)
 			synctest.Wait()
-			if err := r.PermitDial(shop, addr); (err != nil) != refused || int(compiled.Load()) != 2+n || int(told.Load()) != 1+n {
+			if err := r.PermitDial(shop, addr); (err != nil) != refused || int(compiled.Load()) != 2+n ||
+				int(told.Load()) != 1+n {
 				t.Errorf("soon after the change: %v, compiled %d times, told %d times", err, compiled.Load(), told.Load())
 			}
 		}
@@ -130,7 +141,8 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 	})
 }
 
-// TestRulesMadeAnew: a policy, or a range of Services, that was deleted and made anew while the watch was interrupted is compiled, although its generation is what it was.
+// TestRulesMadeAnew: a policy, or a range of Services, that was deleted and made anew while the
+// watch was interrupted is compiled, although its generation is what it was.
 func TestRulesMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -171,7 +183,8 @@ func TestRulesMadeAnew(t *testing.T) {
 	})
 }
 
-// TestNodesComeAndGo: that a Node comes or goes has those ExternalBackends reconciled that have an address among its own, wherever it stands; a change of rules all.
+// TestNodesComeAndGo: that a Node comes or goes has those ExternalBackends reconciled that have an
+// address among its own, wherever it stands; a change of rules all.
 func TestNodesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := func(name string, change func(*v1alpha1.ExternalBackendSpec)) *v1alpha1.ExternalBackend {
@@ -185,14 +198,19 @@ func TestNodesComeAndGo(t *testing.T) {
 			}},
 			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.7"}}},
 		}
-		w := newWorld(t, slice,
+		w := newWorld(
+			t,
+			slice,
 			named("literal", func(s *v1alpha1.ExternalBackendSpec) {
 				s.Targets = []v1alpha1.Target{{Name: "a", Address: "198.51.100.7"}}
 			}),
 			named("embedded", func(s *v1alpha1.ExternalBackendSpec) {
 				s.Targets = []v1alpha1.Target{{Name: "a", Address: "64:ff9b::c633:6407"}}
 			}),
-			named("nameserver", func(s *v1alpha1.ExternalBackendSpec) { s.DNS = &v1alpha1.DNS{Nameservers: []string{"198.51.100.7:53"}} }),
+			named(
+				"nameserver",
+				func(s *v1alpha1.ExternalBackendSpec) { s.DNS = &v1alpha1.DNS{Nameservers: []string{"198.51.100.7:53"}} },
+			),
 			named("published", func(*v1alpha1.ExternalBackendSpec) {}),
 			named("other", func(s *v1alpha1.ExternalBackendSpec) {
 				s.Targets = []v1alpha1.Target{{Name: "a", Address: "203.0.113.7"}}
@@ -216,7 +234,10 @@ func TestNodesComeAndGo(t *testing.T) {
 		informer, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
 		w.ok(err)
 		node := func(address string) *corev1.Node {
-			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: address}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: address}}}}
+			return &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: address},
+				Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: address}}},
+			}
 		}
 		expect := func(what string, want ...string) {
 			time.Sleep(policyPause)

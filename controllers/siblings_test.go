@@ -20,12 +20,15 @@ import (
 
 // attached is an ExternalBackend on the Service of that name.
 func attached(name, service string) *v1alpha1.ExternalBackend {
-	b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: types.UID("uid-of-" + name)}}
+	b := &v1alpha1.ExternalBackend{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: types.UID("uid-of-" + name)},
+	}
 	b.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: service}
 	return b
 }
 
-// TestSiblingsAreWoken: what comes, goes or leaves a Service wakes the others on it, before all ordinary work.
+// TestSiblingsAreWoken: what comes, goes or leaves a Service wakes the others on it, before all
+// ordinary work.
 func TestSiblingsAreWoken(t *testing.T) {
 	one := attached("one", "web")
 	w := newWorld(t, one, attached("two", "web"), attached("other", "db"), attached("last", "cache"))
@@ -76,8 +79,9 @@ func TestSiblingsAreWoken(t *testing.T) {
 	}
 }
 
-// TestSiblingGoes: an address that an ExternalBackend on the same Service leaves behind is published anew, as ready as it was, while the garbage collector has yet to take
-// the slices, however the other one is deleted and whoever is older.
+// TestSiblingGoes: an address that an ExternalBackend on the same Service leaves behind is
+// published anew, as ready as it was, while the garbage collector has yet to take the slices,
+// however the other one is deleted and whoever is older.
 func TestSiblingGoes(t *testing.T) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: shop.Namespace, UID: "uid-of-web"},
@@ -100,13 +104,25 @@ func TestSiblingGoes(t *testing.T) {
 				behind = adopted
 			}
 			slice := &discoveryv1.EndpointSlice{
-				ObjectMeta: metav1.ObjectMeta{Name: "former-1", Namespace: shop.Namespace, UID: "uid-of-slice", Labels: map[string]string{
-					discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: former.Name,
-				}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(former, v1alpha1.GroupVersion.WithKind("ExternalBackend"))}},
+				ObjectMeta: metav1.ObjectMeta{
+					Name:      "former-1",
+					Namespace: shop.Namespace,
+					UID:       "uid-of-slice",
+					Labels: map[string]string{
+						discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: former.Name,
+					},
+					OwnerReferences: []metav1.OwnerReference{
+						*metav1.NewControllerRef(former, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+					},
+				},
 				AddressType: discoveryv1.AddressTypeIPv4,
-				Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+				Ports: []discoveryv1.EndpointPort{
+					{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+				},
 				Endpoints: []discoveryv1.Endpoint{{
-					Addresses: []string{"203.0.113.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+					Addresses: []string{
+						"203.0.113.1",
+					}, Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 				}},
 			}
 			former.Finalizers = []string{"none"}

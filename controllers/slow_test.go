@@ -23,10 +23,15 @@ import (
 
 // forbidden is how a quota or a webhook refuses.
 func forbidden(o client.Object) error {
-	return apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, o.GetName(), errors.New("denied the request"))
+	return apierrors.NewForbidden(
+		schema.GroupResource{Resource: "endpointslices"},
+		o.GetName(),
+		errors.New("denied the request"),
+	)
 }
 
-// TestDeniedSlices: where slices may not be created one is tried, and that less and less often; within half a minute after they may they are there.
+// TestDeniedSlices: where slices may not be created one is tried, and that less and less often;
+// within half a minute after they may they are there.
 func TestDeniedSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -68,7 +73,8 @@ func TestDeniedSlices(t *testing.T) {
 	})
 }
 
-// TestSomeSlicesDenied: a webhook that refuses some slices for what is in them keeps none of the others from being created.
+// TestSomeSlicesDenied: a webhook that refuses some slices for what is in them keeps none of the
+// others from being created.
 func TestSomeSlicesDenied(t *testing.T) {
 	w := newWorld(t)
 	resolves(1, 100)(w)
@@ -151,7 +157,8 @@ func (w *world) through() (ctrl.Result, error) {
 	return w.reconciler.reconcile(w.t.Context(), ctrl.Request{NamespacedName: shop})
 }
 
-// TestHungWrites: writes that hang take no time from others: each has its own, and of creations that nobody answers one is tried.
+// TestHungWrites: writes that hang take no time from others: each has its own, and of creations
+// that nobody answers one is tried.
 func TestHungWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := slowWorld(t, slow{create: time.Hour})
@@ -165,11 +172,15 @@ func TestHungWrites(t *testing.T) {
 		if took := time.Since(start); took != requestTimeout {
 			t.Errorf("it took %v", took)
 		}
-		w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed: EndpointSlices can't be written: the API server can't be reached")
+		w.expect(
+			v1alpha1.ConditionProgrammed,
+			"False ApplyFailed: EndpointSlices can't be written: the API server can't be reached",
+		)
 	})
 }
 
-// TestSlowUpdates: a plan that takes long to write gives way to a new one, which sees what has come up since.
+// TestSlowUpdates: a plan that takes long to write gives way to a new one, which sees what has come
+// up since.
 func TestSlowUpdates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := slowWorld(t, slow{update: 10 * time.Second})
@@ -200,7 +211,8 @@ func TestSlowUpdates(t *testing.T) {
 	})
 }
 
-// TestSlowHoldNobody: however many ExternalBackends wait for a slow webhook, a failover elsewhere is not held by them.
+// TestSlowHoldNobody: however many ExternalBackends wait for a slow webhook, a failover elsewhere
+// is not held by them.
 func TestSlowHoldNobody(t *testing.T) {
 	for _, slow := range []int{4, workers, 100, maxDetached} {
 		synctest.Test(t, func(t *testing.T) {
@@ -252,8 +264,9 @@ func TestSlowHoldNobody(t *testing.T) {
 	}
 }
 
-// TestFlightLands: what came of a reconcile that went on without its worker is returned to the next one of its key; it never runs twice at a time, and runs once more
-// where its key came up meanwhile.
+// TestFlightLands: what came of a reconcile that went on without its worker is returned to the next
+// one of its key; it never runs twice at a time, and runs once more where its key came up
+// meanwhile.
 func TestFlightLands(t *testing.T) {
 	failure := errors.New("failed")
 	for _, tt := range []struct {

@@ -66,7 +66,8 @@ func (w *world) expect(kind, want string) {
 	}
 }
 
-// TestMadeAnew: an ExternalBackend that is made anew under the same name before anyone saw it go gets a status of its own, whole.
+// TestMadeAnew: an ExternalBackend that is made anew under the same name before anyone saw it go
+// gets a status of its own, whole.
 func TestMadeAnew(t *testing.T) {
 	w := literalWorld(t)
 	w.ok(w.live.Delete(t.Context(), w.backend()))
@@ -89,7 +90,8 @@ func TestMadeAnew(t *testing.T) {
 
 	old, anew := w.backend(), w.backend()
 	anew.UID = "uid-of-a-third-shop"
-	if !specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: anew}) || specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: old}) {
+	if !specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: anew}) ||
+		specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: old}) {
 		t.Error("an update that shows another object is not told from one of the same")
 	}
 }
@@ -104,8 +106,16 @@ func TestServiceOfOthers(t *testing.T) {
 	w.ok(w.live.Get(t.Context(), shop, &s))
 	w.ok(w.live.Delete(t.Context(), &s))
 	w.ok(w.live.Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-theirs", Labels: map[string]string{v1alpha1.LabelName: shop.Name}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "shop"}, Ports: []corev1.ServicePort{{Name: "web", Port: 8000}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      shop.Name,
+			Namespace: shop.Namespace,
+			UID:       "uid-of-theirs",
+			Labels:    map[string]string{v1alpha1.LabelName: shop.Name},
+		},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": "shop"},
+			Ports:    []corev1.ServicePort{{Name: "web", Port: 8000}},
+		},
 	}))
 	w.settle()
 	w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
@@ -118,28 +128,40 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 }
 
-// TestAdoptedAnew: a Service that survived the ExternalBackend which had adopted it can be adopted by another.
+// TestAdoptedAnew: a Service that survived the ExternalBackend which had adopted it can be adopted
+// by another.
 func TestAdoptedAnew(t *testing.T) {
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-service", Labels: map[string]string{v1alpha1.LabelName: "former"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      shop.Name,
+			Namespace: shop.Namespace,
+			UID:       "uid-of-service",
+			Labels:    map[string]string{v1alpha1.LabelName: "former"},
+		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.0.7", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 			Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
 	}
-	former := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "former", Namespace: shop.Namespace, UID: "uid-of-former"}}
+	former := &v1alpha1.ExternalBackend{
+		ObjectMeta: metav1.ObjectMeta{Name: "former", Namespace: shop.Namespace, UID: "uid-of-former"},
+	}
 	former.Spec.Service = &v1alpha1.Service{Name: shop.Name}
 	w := newWorld(t, service, former)
 	verdict(probe.Healthy, 1, 3)(w)
 	w.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
 	w.settle()
-	w.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Service "shop" is there already and is not this ExternalBackend's: ExternalBackend "former" has adopted it`)
+	w.expect(
+		v1alpha1.ConditionProgrammed,
+		`False ServiceConflict: Service "shop" is there already and is not this ExternalBackend's: ExternalBackend "former" has adopted it`,
+	)
 	w.ok(w.live.Delete(t.Context(), former))
 	w.settle()
 	w.expect(v1alpha1.ConditionReady, "True")
 }
 
-// TestOtherManagers: slices that another manager of EndpointSlices keeps behind our Service have that as their controller, and are not ours to delete.
+// TestOtherManagers: slices that another manager of EndpointSlices keeps behind our Service have
+// that as their controller, and are not ours to delete.
 func TestOtherManagers(t *testing.T) {
 	w := literalWorld(t)
 	var s corev1.Service
@@ -152,13 +174,17 @@ func TestOtherManagers(t *testing.T) {
 	}
 	w.ok(w.live.Create(t.Context(), theirs))
 	w.settle()
-	w.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Behind Service "shop" there are endpoints of others: EndpointSlice "theirs"`)
+	w.expect(
+		v1alpha1.ConditionProgrammed,
+		`False ServiceConflict: Behind Service "shop" there are endpoints of others: EndpointSlice "theirs"`,
+	)
 	if n := len(w.endpoints()); n != 3 {
 		t.Errorf("%d endpoints, want our two and theirs\n%s", n, w.state())
 	}
 }
 
-// TestRefusalIsTriedAgain: what the API server refuses may be mended by time, such as a node port in use.
+// TestRefusalIsTriedAgain: what the API server refuses may be mended by time, such as a node port
+// in use.
 func TestRefusalIsTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	w.fault = func(n int) fault {
@@ -175,7 +201,8 @@ func TestRefusalIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedWhileInvalid: a spec that can't be acted on keeps what it had, but for what policy refuses.
+// TestRefusedWhileInvalid: a spec that can't be acted on keeps what it had, but for what policy
+// refuses.
 func TestRefusedWhileInvalid(t *testing.T) {
 	w := literalWorld(t)
 	w.spec(unknownPort)
@@ -200,10 +227,15 @@ func TestRefusedWhileInvalid(t *testing.T) {
 }
 
 // unknownPort is literalSpec with something that the schema can't refuse.
-var unknownPort = strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}", "{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}", 1)
+var unknownPort = strings.Replace(
+	literalSpec,
+	"{name: a, address: 203.0.113.1}",
+	"{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}",
+	1,
+)
 
-// TestLastValidSpecHolds: as long as a spec can't be acted on, the one before it is in force: health,
-// names and policy go on, and nothing of the invalid one holds.
+// TestLastValidSpecHolds: as long as a spec can't be acted on, the one before it is in force:
+// health, names and policy go on, and nothing of the invalid one holds.
 func TestLastValidSpecHolds(t *testing.T) {
 	w := newWorld(t)
 	resolves(1, 3)(w)
@@ -222,7 +254,9 @@ func TestLastValidSpecHolds(t *testing.T) {
 	w.expectReady("http", "203.0.113.2", "203.0.113.4")
 	w.expect(v1alpha1.ConditionHealthy, "False SomeUnhealthy: 2 of 3")
 	b := w.backend()
-	if s := b.Status; len(s.Targets) != 1 || s.Targets[0].Name != "pool" || s.Targets[0].State != v1alpha1.TargetStateUnhealthy || s.ObservedGeneration != b.Generation {
+	if s := b.Status; len(s.Targets) != 1 || s.Targets[0].Name != "pool" ||
+		s.Targets[0].State != v1alpha1.TargetStateUnhealthy ||
+		s.ObservedGeneration != b.Generation {
 		t.Errorf("status: %+v", s)
 	}
 	if len(w.prober.order) != 3 {
@@ -300,11 +334,14 @@ func TestPermittedAgainWhileInvalid(t *testing.T) {
 	}
 }
 
-// TestRenamedWhileInvalid: a target that is renamed by a spec that can't be acted on keeps the addresses that only its name allows, until policy refuses that.
+// TestRenamedWhileInvalid: a target that is renamed by a spec that can't be acted on keeps the
+// addresses that only its name allows, until policy refuses that.
 func TestRenamedWhileInvalid(t *testing.T) {
 	w := newWorld(t)
 	rules := func(hostnames ...string) {
-		p := v1alpha1.ExternalBackendPolicy{Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{Hostnames: hostnames}}}}
+		p := v1alpha1.ExternalBackendPolicy{
+			Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{Hostnames: hostnames}}},
+		}
 		set, problems := policy.Compile(policy.Input{Policies: []v1alpha1.ExternalBackendPolicy{p}})
 		if len(problems) > 0 {
 			t.Fatal(problems)
@@ -348,7 +385,9 @@ func TestPassthroughNames(t *testing.T) {
 	w := newWorld(t)
 	long := "a-very-long-name-for-a-backend-in-production-"
 	for _, name := range []string{long + "one", long + "two"} {
-		b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: types.UID(name), Generation: 1}}
+		b := &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: types.UID(name), Generation: 1},
+		}
 		b.Spec = v1alpha1.ExternalBackendSpec{
 			Service: &v1alpha1.Service{Type: v1alpha1.ServiceTypeHeadless},
 			DNS:     &v1alpha1.DNS{Resolution: v1alpha1.DNSResolutionPassthrough},
@@ -366,7 +405,8 @@ func TestPassthroughNames(t *testing.T) {
 	}
 	var services []string
 	for _, o := range w.objects() {
-		if o.GetObjectKind().GroupVersionKind().Kind == "EndpointSlice" || strings.Contains(fmt.Sprintf("%T", o), "EndpointSlice") {
+		if o.GetObjectKind().GroupVersionKind().Kind == "EndpointSlice" ||
+			strings.Contains(fmt.Sprintf("%T", o), "EndpointSlice") {
 			services = append(services, o.GetLabels()["kubernetes.io/service-name"])
 		}
 	}
@@ -403,7 +443,10 @@ func TestNameTaken(t *testing.T) {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 			w.ok(w.live.Delete(t.Context(), s))
 			w.ok(w.live.Create(t.Context(), &discoveryv1.EndpointSlice{
-				ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
+				ObjectMeta: metav1.ObjectMeta{
+					Name:      s.Name,
+					Namespace: s.Namespace,
+				}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
 			}))
 		}
 	}
@@ -439,7 +482,8 @@ func TestRefusedName(t *testing.T) {
 	}
 }
 
-// TestMarksLost: a Service that has lost our marks, and is nobody else's, is no longer written; what stands behind it goes on following the probes.
+// TestMarksLost: a Service that has lost our marks, and is nobody else's, is no longer written;
+// what stands behind it goes on following the probes.
 func TestMarksLost(t *testing.T) {
 	w := literalWorld(t)
 	var s corev1.Service
@@ -459,7 +503,8 @@ func TestMarksLost(t *testing.T) {
 	}
 }
 
-// TestPortRenamed: whatever name the Service has for its port, at every moment there are slices with that name for all endpoints.
+// TestPortRenamed: whatever name the Service has for its port, at every moment there are slices
+// with that name for all endpoints.
 func TestPortRenamed(t *testing.T) {
 	w := literalWorld(t)
 	look := func(when string) {
@@ -485,7 +530,8 @@ func TestPortRenamed(t *testing.T) {
 	w.expect(v1alpha1.ConditionReady, "True")
 }
 
-// TestOrphaned: who deletes an ExternalBackend and wants to keep its Service keeps it, however late the manager hears of the deletion.
+// TestOrphaned: who deletes an ExternalBackend and wants to keep its Service keeps it, however late
+// the manager hears of the deletion.
 func TestOrphaned(t *testing.T) {
 	w := literalWorld(t)
 	strip := func() { // as the garbage collector does
@@ -599,12 +645,15 @@ func theirService() *corev1.Service {
 	}
 }
 
-// TestLeavingGivesWay: an address that drains at one ExternalBackend on a Service is free for another one, older or younger.
+// TestLeavingGivesWay: an address that drains at one ExternalBackend on a Service is free for
+// another one, older or younger.
 func TestLeavingGivesWay(t *testing.T) {
 	spec := strings.Replace(literalSpec, "{ports", "{serviceRef: {name: theirs}, drainSeconds: 600, ports", 1)
 	service := theirService()
 	sibling := func(name string, drainUntil time.Time) []client.Object {
-		b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: "uid-of-sibling"}}
+		b := &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: "uid-of-sibling"},
+		}
 		b.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
 		leaving := !drainUntil.IsZero()
 		e := plan.Endpoint{
@@ -646,7 +695,8 @@ func TestLeavingGivesWay(t *testing.T) {
 	})
 }
 
-// TestPassedOn: an address that passes from one ExternalBackend on a Service to another stays as well as it was until a probe says otherwise.
+// TestPassedOn: an address that passes from one ExternalBackend on a Service to another stays as
+// well as it was until a probe says otherwise.
 func TestPassedOn(t *testing.T) {
 	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
 	service := theirService()
@@ -658,15 +708,27 @@ func TestPassedOn(t *testing.T) {
 		well    bool
 	}{{"zoo", true}, {"zoo", false}, {"bar", true}, {"bar", false}} {
 		well := tt.well
-		sibling := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: tt.sibling, Namespace: shop.Namespace, UID: "uid-of-sibling"}}
+		sibling := &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{Name: tt.sibling, Namespace: shop.Namespace, UID: "uid-of-sibling"},
+		}
 		sibling.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
 		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: "sibling-1", Namespace: shop.Namespace, UID: "uid-of-sibling-1", Labels: map[string]string{
-				discoveryv1.LabelServiceName: "theirs", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: tt.sibling,
-			}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(sibling, v1alpha1.GroupVersion.WithKind("ExternalBackend"))}},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:      "sibling-1",
+				Namespace: shop.Namespace,
+				UID:       "uid-of-sibling-1",
+				Labels: map[string]string{
+					discoveryv1.LabelServiceName: "theirs", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: tt.sibling,
+				},
+				OwnerReferences: []metav1.OwnerReference{
+					*metav1.NewControllerRef(sibling, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+				},
+			},
 			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
-			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}, Conditions: ready(well)}},
+			Ports: []discoveryv1.EndpointPort{
+				{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+			},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}, Conditions: ready(well)}},
 		}
 		w := newWorld(t, service.DeepCopy(), sibling, slice)
 		w.spec(attached)
@@ -698,12 +760,15 @@ func (r *reasons) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) 
 	*r = append(*r, reason)
 }
 
-// TestEndpointsMarkedOnce: Endpoints that are taken over are marked, and told of, once, however long the cache takes to show the mark.
+// TestEndpointsMarkedOnce: Endpoints that are taken over are marked, and told of, once, however
+// long the cache takes to show the mark.
 func TestEndpointsMarkedOnce(t *testing.T) {
 	service := stories[len(stories)-1].objects()[0]
 	endpoints := &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-endpoints"},
-		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "203.0.113.1"}}, Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}}}}, //nolint:staticcheck // as above
+		Subsets: []corev1.EndpointSubset{
+			{Addresses: []corev1.EndpointAddress{{IP: "203.0.113.1"}}, Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}}},
+		}, //nolint:staticcheck // as above
 	}
 	w := newWorld(t, service, endpoints)
 	told := &reasons{}

@@ -34,7 +34,8 @@ type transition struct {
 	was, is probe.State
 }
 
-// cause says why the endpoint is unhealthy: the fixed word, and what was seen where there is more to say.
+// cause says why the endpoint is unhealthy: the fixed word, and what was seen where there is more
+// to say.
 func (t *transition) cause() string {
 	if t.is.Detail == "" {
 		return t.is.Reason
@@ -42,7 +43,8 @@ func (t *transition) cause() string {
 	return t.is.Reason + " (" + t.is.Detail + ")"
 }
 
-// since tells which endpoints have another verdict than in before, or flap where they did not, in the order of their IDs. What is not in before was Unknown.
+// since tells which endpoints have another verdict than in before, or flap where they did not, in
+// the order of their IDs. What is not in before was Unknown.
 func (v verdicts) since(before verdicts) []transition {
 	var out []transition
 	add := func(i int, was probe.State) {

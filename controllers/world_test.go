@@ -33,8 +33,10 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// world is an API server that obeys a script, a cache that may lag behind it, engines that know what they are told, and a manager that may crash at any write. The
-// real API server, garbage collector and engines have their tests elsewhere; this one is for what they do only once in a blue moon.
+// world is an API server that obeys a script, a cache that may lag behind it, engines that know
+// what they are told, and a manager that may crash at any write. The real API server, garbage
+// collector and engines have their tests elsewhere; this one is for what they do only once in a
+// blue moon.
 type world struct {
 	t      *testing.T
 	what   string // is being tested
@@ -114,8 +116,16 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 func nothing(client.Object) error { return nil }
 
 func (w *world) builder(objects []client.Object) *fake.ClientBuilder {
-	b := fake.NewClientBuilder().WithScheme(testScheme()).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop.Namespace}}).WithObjects(objects...).WithStatusSubresource(&v1alpha1.ExternalBackend{})
-	b = b.WithIndex(&v1alpha1.ExternalBackend{}, metav1.ObjectNameField, func(o client.Object) []string { return []string{o.GetName()} })
+	b := fake.NewClientBuilder().
+		WithScheme(testScheme()).
+		WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop.Namespace}}).
+		WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ExternalBackend{})
+	b = b.WithIndex(
+		&v1alpha1.ExternalBackend{},
+		metav1.ObjectNameField,
+		func(o client.Object) []string { return []string{o.GetName()} },
+	)
 	for _, i := range indexes() {
 		b = b.WithIndex(i.object, i.field, i.values)
 	}
@@ -187,8 +197,15 @@ func (w *world) restart() {
 	}
 	w.resolver.seeds, w.prober.known = nil, nil
 	w.reconciler = &Reconciler{
-		Client: cachedClient{w.live, w}, Live: w.live, Recorder: &w.events, Resolver: w.resolver, Prober: w.prober, Metrics: NewMetrics(prometheus.NewRegistry()),
-		Options: Options{MaxEndpointsPerSlice: 3, MaxEndpointsPerBackend: 1000, OrphanGrace: 10 * time.Minute}, Started: time.Now(),
+		Client: cachedClient{
+			w.live,
+			w,
+		}, Live: w.live, Recorder: &w.events, Resolver: w.resolver, Prober: w.prober, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Options: Options{
+			MaxEndpointsPerSlice:   3,
+			MaxEndpointsPerBackend: 1000,
+			OrphanGrace:            10 * time.Minute,
+		}, Started: time.Now(),
 		policies: &policies{client: cachedClient{w.live, w}},
 	}
 	w.refresh()
@@ -209,7 +226,9 @@ func (w *world) objects() []client.Object {
 		&corev1.EndpointsList{},
 	} {
 		w.ok(w.live.List(w.t.Context(), list))
-		w.ok(meta.EachListItem(list, func(o runtime.Object) error { objects = append(objects, o.(client.Object)); return nil }))
+		w.ok(
+			meta.EachListItem(list, func(o runtime.Object) error { objects = append(objects, o.(client.Object)); return nil }),
+		)
 	}
 	return objects
 }
@@ -266,13 +285,23 @@ func (w *world) spec(text string) {
 	w.writes, w.shown = writes, -1
 }
 
-// state is what stands, for comparison: the Service, the endpoints, and status without times. Every endpoint must stand once.
+// state is what stands, for comparison: the Service, the endpoints, and status without times. Every
+// endpoint must stand once.
 func (w *world) state() string {
 	w.t.Helper()
 	var out strings.Builder
 	var s corev1.Service
 	if err := w.live.Get(w.t.Context(), shop, &s); err == nil {
-		fmt.Fprintf(&out, "Service %s %s %v %v selector=%v owner=%t\n", s.Spec.Type, s.Spec.ClusterIP, s.Spec.Ports, s.Labels, s.Spec.Selector, metav1.GetControllerOf(&s) != nil)
+		fmt.Fprintf(
+			&out,
+			"Service %s %s %v %v selector=%v owner=%t\n",
+			s.Spec.Type,
+			s.Spec.ClusterIP,
+			s.Spec.Ports,
+			s.Labels,
+			s.Spec.Selector,
+			metav1.GetControllerOf(&s) != nil,
+		)
 	}
 	var list discoveryv1.EndpointSliceList
 	w.ok(w.live.List(w.t.Context(), &list))
@@ -292,7 +321,18 @@ func (w *world) state() string {
 	}
 	var lines []string
 	for _, e := range published {
-		lines = append(lines, fmt.Sprintf("%s %s %v ready=%t serving=%t terminating=%t", e.Target, e.Addr, e.Ports[0].Port, e.Ready, e.Serving, e.Terminating))
+		lines = append(
+			lines,
+			fmt.Sprintf(
+				"%s %s %v ready=%t serving=%t terminating=%t",
+				e.Target,
+				e.Addr,
+				e.Ports[0].Port,
+				e.Ready,
+				e.Serving,
+				e.Terminating,
+			),
+		)
 	}
 	slices.Sort(lines)
 	out.WriteString(strings.Join(lines, "\n") + "\n")
@@ -332,7 +372,12 @@ type cachedClient struct {
 	world *world
 }
 
-func (c cachedClient) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+func (c cachedClient) Get(
+	ctx context.Context,
+	key client.ObjectKey,
+	o client.Object,
+	options ...client.GetOption,
+) error {
 	return c.world.cache.Get(ctx, key, o, options...)
 }
 
@@ -365,7 +410,8 @@ func (f *fakeResolver) Snapshot(types.NamespacedName) map[resolve.Question]resol
 }
 func (f *fakeResolver) Forget(types.NamespacedName) { f.seeds = nil }
 
-// fakeProber knows what the test says of an address, and like the real one takes seeds over until it does.
+// fakeProber knows what the test says of an address, and like the real one takes seeds over until
+// it does.
 type fakeProber struct {
 	verdicts map[netip.Addr]probe.Verdict
 	known    map[probe.ID]probe.State
@@ -400,7 +446,8 @@ func (f *fakeProber) States(types.NamespacedName) []probe.State {
 }
 func (f *fakeProber) Forget(types.NamespacedName) { f.known, f.order = nil, nil }
 
-// ownEvents are the events of the one ExternalBackend since they were taken last, each as "Type Reason text".
+// ownEvents are the events of the one ExternalBackend since they were taken last, each as "Type
+// Reason text".
 type ownEvents []string
 
 func (r *ownEvents) Eventf(_, _ runtime.Object, kind, reason, _, format string, args ...any) {

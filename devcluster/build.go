@@ -27,19 +27,21 @@ const (
 	corednsVersion = "v1.15.0"
 )
 
-// corednsPlugins are those a cluster or an authority needs; the stock CoreDNS drags in the SDKs of several clouds.
+// corednsPlugins are those a cluster or an authority needs; the stock CoreDNS drags in the SDKs of
+// several clouds.
 var corednsPlugins = []string{"cache", "errors", "erratic", "file", "forward", "kubernetes", "log", "ready", "template", "tls"}
 
 // envtestBinaries are what KUBEBUILDER_ASSETS holds by custom, and what Assets promises.
 var envtestBinaries = []string{"etcd", "kube-apiserver", "kubectl"}
 
-// product is one Go module that gives one or more binaries. Each is built in a main module of its own: they want
-// different versions of what they share.
+// product is one Go module that gives one or more binaries. Each is built in a main module of its
+// own: they want different versions of what they share.
 type product struct {
 	name    string
 	module  string
 	version string
-	staging string            // version of the modules that upstream's go.mod takes from its own tree; "": they are dropped
+	// version of the modules that upstream's go.mod takes from its own tree; "": they are dropped
+	staging string
 	mains   map[string]string // binary name -> package
 	ldflags string
 	source  string // main.go of our own
@@ -70,15 +72,16 @@ func products(kubernetes string) []product {
 	}
 }
 
-// binDir holds all binaries that go with one Kubernetes version. Its name tells version, platform and recipe, so nothing
-// in it is ever stale.
+// binDir holds all binaries that go with one Kubernetes version. Its name tells version, platform
+// and recipe, so nothing in it is ever stale.
 func binDir(cache, kubernetes string) string {
 	recipe := sha256.Sum256(fmt.Append(nil, products(kubernetes)))
 	return filepath.Join(cache, fmt.Sprintf("kubernetes-%s-%s-%s-%x", kubernetes, runtime.GOOS, runtime.GOARCH, recipe[:4]))
 }
 
-// Ensure builds what is not built yet for the given Kubernetes versions (none: the selected one), and tells progress, which may be
-// nil, about it. It needs the network (the Go module proxy), so it has to come before [Enter].
+// Ensure builds what is not built yet for the given Kubernetes versions (none: the selected one),
+// and tells progress, which may be nil, about it. It needs the network (the Go module proxy), so it
+// has to come before [Enter].
 func Ensure(ctx context.Context, progress io.Writer, versions ...string) error {
 	if len(versions) == 0 {
 		versions = []string{""}
@@ -91,8 +94,9 @@ func Ensure(ctx context.Context, progress io.Writer, versions ...string) error {
 	return nil
 }
 
-// Assets is the directory with the etcd, kube-apiserver and kubectl in use, for envtest's BinaryAssetsDirectory:
-// $KUBEBUILDER_ASSETS where it is set, else our own, built where they are missing. It needs no namespaces.
+// Assets is the directory with the etcd, kube-apiserver and kubectl in use, for envtest's
+// BinaryAssetsDirectory: $KUBEBUILDER_ASSETS where it is set, else our own, built where they are
+// missing. It needs no namespaces.
 func Assets(ctx context.Context) (string, error) {
 	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
 		return dir, nil
@@ -108,7 +112,8 @@ func Assets(ctx context.Context) (string, error) {
 //
 //  1. Those that KUBEBUILDER_ASSETS offers are taken from there.
 //  2. The others are looked up in the cache; where all are there, that is all.
-//  3. Under a lock, the missing ones are built, product by product, in a scratch directory, and renamed into place.
+//  3. Under a lock, the missing ones are built, product by product, in a scratch directory, and
+//     renamed into place.
 func ensure(ctx context.Context, progress io.Writer, version string, names ...string) (map[string]string, error) {
 	version, err := orSelected(version)
 	if err != nil {
@@ -146,7 +151,8 @@ func ensure(ctx context.Context, progress io.Writer, version string, names ...st
 	return paths, nil
 }
 
-// locate tells where the binaries are or would be, and which of the named ones (none: all) are not there.
+// locate tells where the binaries are or would be, and which of the named ones (none: all) are not
+// there.
 func locate(cache, version string, names []string) (paths map[string]string, missing []string) {
 	paths = map[string]string{}
 	dir := binDir(cache, version)
@@ -172,7 +178,8 @@ func locate(cache, version string, names []string) (paths map[string]string, mis
 	return paths, missing
 }
 
-// lockCache makes sure that two processes don't build the same: the kernel frees the lock when its holder dies.
+// lockCache makes sure that two processes don't build the same: the kernel frees the lock when its
+// holder dies.
 func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return nil, fmt.Errorf("devcluster: %w", err)
@@ -202,8 +209,9 @@ func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock fu
 	}
 }
 
-// build makes the named binaries in the cache's scratch directory (which a killed build may have left behind, and which the
-// caller's lock guards) and moves them to bin one by one, each whole or not at all.
+// build makes the named binaries in the cache's scratch directory (which a killed build may have
+// left behind, and which the caller's lock guards) and moves them to bin one by one, each whole or
+// not at all.
 func (p product) build(ctx context.Context, progress io.Writer, cache, bin string, names []string) error {
 	scratch := filepath.Join(cache, "build")
 	if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(filepath.Join(scratch, "tmp"), 0o750),
@@ -249,8 +257,8 @@ var (
 	localReplace  = regexp.MustCompile(`(?m)^.* => \.\.?/.*\n`)
 )
 
-// writeModule writes a main module that requires the product at exactly the versions its own go.mod asks for. Upstream's go.sum
-// and the checksum database vouch for what is downloaded.
+// writeModule writes a main module that requires the product at exactly the versions its own go.mod
+// asks for. Upstream's go.sum and the checksum database vouch for what is downloaded.
 func (p product) writeModule(ctx context.Context, dir string) error {
 	answer, err := goTool(ctx, dir, nil, "mod", "download", "-json", p.module+"@"+p.version)
 	if err != nil {
@@ -275,8 +283,8 @@ func (p product) writeModule(ctx context.Context, dir string) error {
 		os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600))
 }
 
-// goMod turns upstream's go.mod into that of the main module: modules from upstream's own tree become their published versions,
-// and the toolchain is the user's.
+// goMod turns upstream's go.mod into that of the main module: modules from upstream's own tree
+// become their published versions, and the toolchain is the user's.
 func (p product) goMod(upstream []byte) []byte {
 	mod := moduleLine.ReplaceAll(upstream, nil)
 	if p.staging != "" {
@@ -287,7 +295,8 @@ func (p product) goMod(upstream []byte) []byte {
 	return fmt.Appendf(nil, "module devcluster.invalid/%s\n%s\nrequire %s %s\n", p.name, mod, p.module, p.version)
 }
 
-// goTool runs the go command in dir and returns its output. What it says meanwhile goes to progress, and ends up in the error.
+// goTool runs the go command in dir and returns its output. What it says meanwhile goes to
+// progress, and ends up in the error.
 func goTool(ctx context.Context, dir string, progress io.Writer, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -297,7 +306,8 @@ func goTool(ctx context.Context, dir string, progress io.Writer, args ...string)
 	var stdout bytes.Buffer
 	said := &tail{next: progress}
 	cmd.Stdout, cmd.Stderr = &stdout, said
-	// A process group of its own, so that Ctrl-C leaves the ending to us; and no build outlives its caller.
+	// A process group of its own, so that Ctrl-C leaves the ending to us; and no build outlives its
+	// caller.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -327,7 +337,8 @@ func (t *tail) Write(p []byte) (int, error) {
 
 func (t *tail) String() string { return string(bytes.TrimSpace(t.kept)) }
 
-// counter counts the lines of `go build -v`, one per compiled package, and reports the number every few seconds.
+// counter counts the lines of `go build -v`, one per compiled package, and reports the number every
+// few seconds.
 type counter struct {
 	title string
 	total int // packages in all; those in the build cache are not counted again

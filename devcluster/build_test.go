@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestGoMod turns the two kinds of go.mod there are upstream into main modules that ask for published versions alone.
+// TestGoMod turns the two kinds of go.mod there are upstream into main modules that ask for
+// published versions alone.
 func TestGoMod(t *testing.T) {
 	for _, test := range []struct {
 		product        product
@@ -87,7 +88,8 @@ func TestLocate(t *testing.T) {
 	if want := []string{"coredns", "kube-controller-manager", "kube-proxy"}; !slices.Equal(missing, want) {
 		t.Errorf("missing %v, want %v", missing, want)
 	}
-	if paths["etcd"] != filepath.Join(assets, "etcd") || filepath.Dir(paths["coredns"]) != binDir(cache, DefaultKubernetes) {
+	if paths["etcd"] != filepath.Join(assets, "etcd") ||
+		filepath.Dir(paths["coredns"]) != binDir(cache, DefaultKubernetes) {
 		t.Errorf("paths: %v", paths)
 	}
 	if dir, err := Assets(t.Context()); err != nil || dir != assets {

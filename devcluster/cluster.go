@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startTimeout bounds how long one component may take to become ready, on a machine that is busy with other things.
+// startTimeout bounds how long one component may take to become ready, on a machine that is busy
+// with other things.
 const startTimeout = 3 * time.Minute
 
 // Options say what a cluster is to be like; the zero value is a good one.
@@ -54,7 +55,8 @@ type Cluster struct {
 	resolv  string // what the cluster's resolv.conf is mounted over; "": nothing
 }
 
-// Start brings a cluster up, and returns when it is ready to use. Stop it before the next is started.
+// Start brings a cluster up, and returns when it is ready to use. Stop it before the next is
+// started.
 //
 //  1. The network, certificates and configuration files.
 //  2. etcd, then kube-apiserver, each once the one before is ready.
@@ -120,7 +122,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.useDNS()
 }
 
-// prepare makes all that is there before the first process: directories, namespaces, certificates, configuration files.
+// prepare makes all that is there before the first process: directories, namespaces, certificates,
+// configuration files.
 func (c *Cluster) prepare() (err error) {
 	c.dir = filepath.Join(c.Network.dir, "cluster")
 	c.Logs = cmp.Or(os.Getenv("DEVCLUSTER_LOGS"), filepath.Join(c.dir, "logs"))
@@ -181,7 +184,8 @@ func (c *Cluster) writeConfiguration() error {
 	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil { // everybody resolves names
 		return err
 	}
-	// The proxy has the rights kube-proxy has everywhere; the others' own roles come with set-ups that are not ours.
+	// The proxy has the rights kube-proxy has everywhere; the others' own roles come with set-ups that
+	// are not ours.
 	_, err = c.UserKubeconfig("system:kube-proxy")
 	for _, user := range []string{"system:kube-controller-manager", "system:coredns"} {
 		if err == nil {
@@ -209,7 +213,8 @@ func (c *Cluster) useDNS() error {
 	return nil
 }
 
-// Stop ends all of the cluster at once, and removes what it held. The program's end would do so too.
+// Stop ends all of the cluster at once, and removes what it held. The program's end would do so
+// too.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, component := range []Component{CoreDNS, Proxy, ControllerManager, APIServer, Etcd} {
@@ -221,7 +226,8 @@ func (c *Cluster) Stop() error {
 	return errors.Join(append(errs, c.Network.Close(), os.RemoveAll(c.dir))...)
 }
 
-// StartComponent starts a component that was stopped, with the same data and the same addresses, and returns once it is ready.
+// StartComponent starts a component that was stopped, with the same data and the same addresses,
+// and returns once it is ready.
 func (c *Cluster) StartComponent(ctx context.Context, component Component) error {
 	c.mu.Lock()
 	if c.running[component] != nil {
@@ -263,10 +269,12 @@ func (c *Cluster) SignalComponent(component Component, signal syscall.Signal) er
 	return p.signal(signal)
 }
 
-// Node is the namespace of the cluster's one Node, in which kube-proxy routes: what a Pod or a host sees, a client there sees.
+// Node is the namespace of the cluster's one Node, in which kube-proxy routes: what a Pod or a host
+// sees, a client there sees.
 func (c *Cluster) Node() *Namespace { return c.node }
 
-// ClusterDNS is where the cluster's DNS answers: for cluster.local itself, for all else what [UpstreamDNS] answers.
+// ClusterDNS is where the cluster's DNS answers: for cluster.local itself, for all else what
+// [UpstreamDNS] answers.
 func (c *Cluster) ClusterDNS() netip.AddrPort { return netip.AddrPortFrom(DNS4, 53) }
 
 // DNSNamespace is the one in which the cluster's DNS runs, for faults to be injected.

@@ -46,7 +46,8 @@ const (
 	auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`
 )
 
-// controllers are those of kube-controller-manager that Services, slices, owners, roles and namespaces need.
+// controllers are those of kube-controller-manager that Services, slices, owners, roles and
+// namespaces need.
 var controllers = []string{
 	"clusterrole-aggregation-controller", "endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller",
 	"garbage-collector-controller", "namespace-controller", "service-cidr-controller", "serviceaccount-controller",

@@ -45,7 +45,8 @@ const DefaultKubernetes = "v1.37.1"
 // systemPath is where Debian keeps nft and ip, which an ordinary user's PATH leaves out.
 const systemPath = ":/usr/local/sbin:/usr/sbin:/sbin"
 
-// Kubernetes is the version in use: $DEVCLUSTER_KUBERNETES (with or without the v), else DefaultKubernetes.
+// Kubernetes is the version in use: $DEVCLUSTER_KUBERNETES (with or without the v), else
+// DefaultKubernetes.
 func Kubernetes() string {
 	if v := os.Getenv("DEVCLUSTER_KUBERNETES"); v != "" {
 		return "v" + strings.TrimPrefix(v, "v")
@@ -66,8 +67,8 @@ func orSelected(version string) (string, error) {
 	return version, nil
 }
 
-// cacheDir holds the binaries, and the empty directory over which each cluster mounts its tmpfs: $DEVCLUSTER_CACHE, else a
-// directory of our own in the user's cache.
+// cacheDir holds the binaries, and the empty directory over which each cluster mounts its tmpfs:
+// $DEVCLUSTER_CACHE, else a directory of our own in the user's cache.
 func cacheDir() (string, error) {
 	if dir := os.Getenv("DEVCLUSTER_CACHE"); dir != "" {
 		return filepath.Abs(dir)

@@ -17,8 +17,8 @@ import (
 // serialName is a name in every zone whose TXT record tells which edition is being served.
 const serialName = "edition.devcluster"
 
-// Nameserver is a CoreDNS that is the authority for zones which may change while it runs. It serves UDP and TCP on port 53 of
-// all addresses of its namespace.
+// Nameserver is a CoreDNS that is the authority for zones which may change while it runs. It serves
+// UDP and TCP on port 53 of all addresses of its namespace.
 type Nameserver struct {
 	// Log has a line per query, as CoreDNS's log plugin writes it.
 	Log string
@@ -31,9 +31,10 @@ type Nameserver struct {
 	serial uint32
 }
 
-// StartDNS starts a nameserver in the namespace for the given zones (origin -> records), as [Nameserver.SetZone] takes them, and
-// for whatever server blocks of a Corefile are given besides: plugins template, erratic, tls, forward and cache are there for answers that a
-// zone file can't give.
+// StartDNS starts a nameserver in the namespace for the given zones (origin -> records), as
+// [Nameserver.SetZone] takes them, and for whatever server blocks of a Corefile are given besides:
+// plugins template, erratic, tls, forward and cache are there for answers that a zone file can't
+// give.
 func (ns *Namespace) StartDNS(ctx context.Context, zones map[string]string, corefile string) (*Nameserver, error) {
 	s, err := ns.newNameserver(zones, corefile)
 	if err != nil {
@@ -82,9 +83,10 @@ func (ns *Namespace) newNameserver(zones map[string]string, corefile string) (*N
 	return s, err
 }
 
-// SetZone replaces the records of one of the nameserver's zones, and returns once they are being served. Records are lines of a zone
-// file (RFC 1035, section 5.1) without SOA and NS; names are relative to the zone, and a TTL not given is 1 s, as is the
-// negative one. Records that CoreDNS doesn't understand are an error, and change nothing.
+// SetZone replaces the records of one of the nameserver's zones, and returns once they are being
+// served. Records are lines of a zone file (RFC 1035, section 5.1) without SOA and NS; names are
+// relative to the zone, and a TTL not given is 1 s, as is the negative one. Records that CoreDNS
+// doesn't understand are an error, and change nothing.
 func (s *Nameserver) SetZone(ctx context.Context, zone, records string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

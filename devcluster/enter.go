@@ -21,7 +21,8 @@ import (
 //	init    PID 1 of the namespaces: mounts what is private, starts the program, reaps orphans; when it dies, all die
 //	inside  the program proper
 //
-// A pipe from outer to init carries the forwarded signals, one byte each; its end means that outer is gone.
+// A pipe from outer to init carries the forwarded signals, one byte each; its end means that outer
+// is gone.
 const (
 	stageEnv   = "DEVCLUSTER_STAGE"
 	nsenterEnv = "DEVCLUSTER_NSENTER"
@@ -34,7 +35,8 @@ var (
 	nsenter string
 )
 
-// init runs before any main or TestMain, so that in the stage of that name nothing else of the program does.
+// init runs before any main or TestMain, so that in the stage of that name nothing else of the
+// program does.
 func init() {
 	stage := os.Getenv(stageEnv)
 	nsenter = os.Getenv(nsenterEnv)
@@ -53,8 +55,9 @@ func init() {
 	}
 }
 
-// Main is the whole of a TestMain: it builds what is missing for the given Kubernetes versions (none: the selected one), enters the
-// namespaces and runs the tests in there. Flags, exit status, timeouts, profiles and coverage work as they always do.
+// Main is the whole of a TestMain: it builds what is missing for the given Kubernetes versions
+// (none: the selected one), enters the namespaces and runs the tests in there. Flags, exit status,
+// timeouts, profiles and coverage work as they always do.
 func Main(m interface{ Run() int }, versions ...string) {
 	if !inside {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -69,9 +72,10 @@ func Main(m interface{ Run() int }, versions ...string) {
 	os.Exit(m.Run())
 }
 
-// Enter returns in a process that has network, mount and PID namespaces to itself: there, at once; elsewhere it starts the
-// program anew inside such namespaces with the same arguments, waits for it, and exits with its status (128 + n for a signal n).
-// Where that fails it says why and exits with 1. Call it first thing in main.
+// Enter returns in a process that has network, mount and PID namespaces to itself: there, at once;
+// elsewhere it starts the program anew inside such namespaces with the same arguments, waits for
+// it, and exits with its status (128 + n for a signal n). Where that fails it says why and exits
+// with 1. Call it first thing in main.
 func Enter() {
 	if inside {
 		return
@@ -84,7 +88,8 @@ func Enter() {
 	os.Exit(code)
 }
 
-// Nsenter is the beginning of a command line by which a user outside enters the program's namespaces.
+// Nsenter is the beginning of a command line by which a user outside enters the program's
+// namespaces.
 func Nsenter() string { return nsenter }
 
 // runDir is where the namespaces have their tmpfs; outside it is an empty directory.
@@ -153,7 +158,8 @@ func startInit(lifeline *os.File, newUser bool) (*exec.Cmd, error) {
 	return cmd, err
 }
 
-// forwardSignals hands signals on, except a Ctrl-C: the terminal has sent it to the program inside as well.
+// forwardSignals hands signals on, except a Ctrl-C: the terminal has sent it to the program inside
+// as well.
 func forwardSignals(signals <-chan os.Signal, forward *os.File) {
 	for sig := range signals {
 		if sig == syscall.SIGINT && InForeground() {
@@ -165,8 +171,8 @@ func forwardSignals(signals <-chan os.Signal, forward *os.File) {
 	}
 }
 
-// InForeground says whether a Ctrl-C at the terminal reaches this process and its children by itself, so that handing
-// the signal on would deliver it twice.
+// InForeground says whether a Ctrl-C at the terminal reaches this process and its children by
+// itself, so that handing the signal on would deliver it twice.
 func InForeground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
@@ -181,7 +187,8 @@ func InForeground() bool {
 func runInit(newUser bool) (int, error) {
 	lifeline := os.NewFile(lifelineFD, "lifeline")
 	syscall.CloseOnExec(lifelineFD)
-	// What the terminal sends is for the program to act on; an ignored signal would be inherited, a caught one is not.
+	// What the terminal sends is for the program to act on; an ignored signal would be inherited, a
+	// caught one is not.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	self, err := os.Readlink("/proc/self") // still the /proc of outside
 	if err != nil {
@@ -222,7 +229,8 @@ func runInit(newUser bool) (int, error) {
 	}
 }
 
-// isolate cuts the namespaces off from outside: no mount made here is seen there, /proc shows our processes alone.
+// isolate cuts the namespaces off from outside: no mount made here is seen there, /proc shows our
+// processes alone.
 func isolate() error {
 	dir, err := runDir()
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 	"time"
 )
 
-// leaveBehind is the program that TestNothingIsLeftBehind kills. It makes one of each thing that could remain.
+// leaveBehind is the program that TestNothingIsLeftBehind kills. It makes one of each thing that
+// could remain.
 func leaveBehind() {
 	what := os.Getenv(leftoverEnv)
 	if what == "exit" {
@@ -69,7 +70,11 @@ type state map[string]string
 
 func look(t *testing.T) state {
 	t.Helper()
-	s := state{"mounts": read(t, "/proc/self/mountinfo"), "links": run(t, "ip", "-brief", "link"), "rules": run(t, "nft", "list", "ruleset")}
+	s := state{
+		"mounts": read(t, "/proc/self/mountinfo"),
+		"links":  run(t, "ip", "-brief", "link"),
+		"rules":  run(t, "nft", "list", "ruleset"),
+	}
 	namespaces := map[string]bool{}
 	for _, process := range glob(t, "/proc/[0-9]*") {
 		if cmdline, err := os.ReadFile(process + "/cmdline"); err == nil {
@@ -88,7 +93,8 @@ func look(t *testing.T) state {
 	return s
 }
 
-// ownDirectories gives the test a temporary directory and a cache that no other process uses, with the binaries there are.
+// ownDirectories gives the test a temporary directory and a cache that no other process uses, with
+// the binaries there are.
 func ownDirectories(t *testing.T) {
 	t.Helper()
 	cache, err := cacheDir()
@@ -163,7 +169,8 @@ func glob(t *testing.T, pattern string) []string {
 	return paths
 }
 
-// TestNothingIsLeftBehind ends a program that has a cluster in every way there is, and looks for remains.
+// TestNothingIsLeftBehind ends a program that has a cluster in every way there is, and looks for
+// remains.
 func TestNothingIsLeftBehind(t *testing.T) {
 	kill := func(find func(t *testing.T, outer int) int, signal syscall.Signal) func(*testing.T, int) {
 		return func(t *testing.T, outer int) {

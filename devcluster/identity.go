@@ -48,7 +48,8 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pemBlock("CERTIFICATE", der)}, nil
 }
 
-// issue signs a certificate for a client (user and groups) that serves as a server's for the given addresses too.
+// issue signs a certificate for a client (user and groups) that serves as a server's for the given
+// addresses too.
 func (a *authority) issue(user string, groups []string, ips ...net.IP) (keyPair, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -77,7 +78,8 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, pemBlock("EC PRIVATE KEY", der), err
 }
 
-// signCertificate fills in what is the same in all our certificates; a cluster lives for hours at most.
+// signCertificate fills in what is the same in all our certificates; a cluster lives for hours at
+// most.
 func signCertificate(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
@@ -92,8 +94,8 @@ func pemBlock(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// UserKubeconfig writes a kubeconfig for a user of the given name and groups, and returns its path. What the user may do is for
-// RBAC to say; group system:masters may do everything.
+// UserKubeconfig writes a kubeconfig for a user of the given name and groups, and returns its path.
+// What the user may do is for RBAC to say; group system:masters may do everything.
 func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) {
 	pair, err := c.ca.issue(user, groups)
 	if err != nil {
@@ -102,8 +104,9 @@ func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) 
 	return c.writeKubeconfig(user, map[string]any{"client-certificate-data": pair.cert, "client-key-data": pair.key})
 }
 
-// ServiceAccountKubeconfig writes a kubeconfig with a token of the ServiceAccount, good for a day, and returns its path: what runs with
-// it has the rights of a Pod with this ServiceAccount, no more.
+// ServiceAccountKubeconfig writes a kubeconfig with a token of the ServiceAccount, good for a day,
+// and returns its path: what runs with it has the rights of a Pod with this ServiceAccount, no
+// more.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
 	var answer struct{ Status struct{ Token string } }
 	err := c.request(ctx, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+name+"/token", map[string]any{

@@ -56,7 +56,10 @@ func (c *Cluster) kubectl(t *testing.T, stdin string, args ...string) string {
 }
 
 func (c *Cluster) tryKubectl(t *testing.T, kubeconfig, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(t.Context(), filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig=" + kubeconfig}, args...)...)
+	cmd := exec.CommandContext(
+		t.Context(),
+		filepath.Join(c.Bin, "kubectl"),
+		append([]string{"--kubeconfig=" + kubeconfig}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -146,7 +149,8 @@ func (c *Cluster) clusterIPs(t *testing.T, name string) []string {
 	return strings.Fields(c.kubectl(t, "", "get", "service", name, "-o", "jsonpath={.spec.clusterIPs[*]}"))
 }
 
-// TestDataPlane sends traffic through kube-proxy to a backend outside of the cluster, in both families.
+// TestDataPlane sends traffic through kube-proxy to a backend outside of the cluster, in both
+// families.
 func TestDataPlane(t *testing.T) {
 	c := startCluster(t, Options{})
 	backend, err := c.AddNamespace("backend", "203.0.113.10", "2001:db8:113::10", "198.51.100.0/24")
@@ -262,7 +266,11 @@ func TestNameserver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ns.StartDNS(t.Context(), map[string]string{"example.com": "db 5 A 192.0.2.1"}, "broken.test {\n\ttemplate ANY ANY {\n\t\trcode SERVFAIL\n\t}\n}\n")
+	s, err := ns.StartDNS(
+		t.Context(),
+		map[string]string{"example.com": "db 5 A 192.0.2.1"},
+		"broken.test {\n\ttemplate ANY ANY {\n\t\trcode SERVFAIL\n\t}\n}\n",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +291,8 @@ func TestNameserver(t *testing.T) {
 	if err != nil || !slices.Equal(got, []string{"192.0.2.2", "2001:db8::2"}) {
 		t.Errorf("after the change: %v, %v", got, err)
 	}
-	if _, srv, err := resolver.LookupSRV(t.Context(), "x", "tcp", "example.com."); err != nil || len(srv) != 1 || srv[0].Port != 5432 {
+	if _, srv, err := resolver.LookupSRV(t.Context(), "x", "tcp", "example.com."); err != nil || len(srv) != 1 ||
+		srv[0].Port != 5432 {
 		t.Errorf("SRV: %v, %v", srv, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The link that all namespaces share. The program itself holds Outer; .2, ::2, .53 and ::53 are the cluster's; UpstreamDNS is what
-// the cluster's DNS forwards to; the rest is free for namespaces.
+// The link that all namespaces share. The program itself holds Outer; .2, ::2, .53 and ::53 are the
+// cluster's; UpstreamDNS is what the cluster's DNS forwards to; the rest is free for namespaces.
 var (
 	Link4 = netip.MustParsePrefix("203.0.113.0/24")
 	Link6 = netip.MustParsePrefix("2001:db8:113::/64")
@@ -40,7 +40,8 @@ var (
 	errNoNetwork = errors.New("devcluster: no cluster runs here, `devcluster up` says how to get into its shell")
 )
 
-// Network is a bridge in the program's network namespace with further namespaces on it. A program has one at a time.
+// Network is a bridge in the program's network namespace with further namespaces on it. A program
+// has one at a time.
 type Network struct {
 	dir string
 
@@ -48,7 +49,8 @@ type Network struct {
 	namespaces map[string]*Namespace
 }
 
-// OpenNetwork lays the bridge. It is all that a benchmark of the data plane needs; [Start] does it too.
+// OpenNetwork lays the bridge. It is all that a benchmark of the data plane needs; [Start] does it
+// too.
 func OpenNetwork() (*Network, error) {
 	if !inside {
 		return nil, errOutside
@@ -74,8 +76,9 @@ link set %[1]s up
 	return n, nil
 }
 
-// JoinNamespace adds a namespace to the network of another program, such as `devcluster up`. The caller runs in that program's
-// namespaces (see [Nsenter]) and closes the namespace in the end; see [Network.AddNamespace] for the rest.
+// JoinNamespace adds a namespace to the network of another program, such as `devcluster up`. The
+// caller runs in that program's namespaces (see [Nsenter]) and closes the namespace in the end; see
+// [Network.AddNamespace] for the rest.
 func JoinNamespace(name string, addresses ...string) (*Namespace, error) {
 	dir, err := runDir()
 	if err != nil {
@@ -88,7 +91,8 @@ func JoinNamespace(name string, addresses ...string) (*Namespace, error) {
 	return n.AddNamespace(name, addresses...)
 }
 
-// pins is the directory in which every namespace of the network has its path, whichever program made it.
+// pins is the directory in which every namespace of the network has its path, whichever program
+// made it.
 func (n *Network) pins() string { return filepath.Join(n.dir, "netns") }
 
 // Close removes the bridge and every namespace.
@@ -104,8 +108,8 @@ func (n *Network) Close() error {
 	return errors.Join(append(errs, runTool("", "ip", "link", "del", bridge))...)
 }
 
-// tuneNetns sets up the calling thread's network namespace: addresses are usable at once and independent of each other, and no
-// neighbour's redirect replaces the routes made here.
+// tuneNetns sets up the calling thread's network namespace: addresses are usable at once and
+// independent of each other, and no neighbour's redirect replaces the routes made here.
 func tuneNetns() error {
 	settings := []string{"ipv6/conf/all/disable_ipv6=0", "ipv6/conf/default/disable_ipv6=0", "ipv6/conf/default/accept_dad=0"}
 	for _, conf := range []string{"all", "default"} {
@@ -130,7 +134,8 @@ func writeSysctls(settings []string) error {
 	return nil
 }
 
-// Namespace is a network namespace on the link: a machine outside of the cluster, a client, or the cluster's node.
+// Namespace is a network namespace on the link: a machine outside of the cluster, a client, or the
+// cluster's node.
 type Namespace struct {
 	name    string
 	network *Network
@@ -142,7 +147,8 @@ type Namespace struct {
 	drops  []netip.AddrPort
 }
 
-// AddNamespace makes a namespace with the given addresses; see [Namespace.AddAddresses] for what they may be.
+// AddNamespace makes a namespace with the given addresses; see [Namespace.AddAddresses] for what
+// they may be.
 func (n *Network) AddNamespace(name string, addresses ...string) (*Namespace, error) {
 	path := filepath.Join(n.pins(), name)
 	reserved, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o600)
@@ -163,7 +169,8 @@ func (n *Network) AddNamespace(name string, addresses ...string) (*Namespace, er
 	return ns, nil
 }
 
-// create makes the namespace from a thread that enters it, pins it to a path, and connects it with the bridge.
+// create makes the namespace from a thread that enters it, pins it to a path, and connects it with
+// the bridge.
 func (ns *Namespace) create() error {
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -187,7 +194,8 @@ func (ns *Namespace) create() error {
 	return ns.tool("link set lo up\nlink set eth0 up\n", "ip", "-batch", "-")
 }
 
-// Close removes the namespace from the network. Processes that still run in it keep it, without a link.
+// Close removes the namespace from the network. Processes that still run in it keep it, without a
+// link.
 func (ns *Namespace) Close() error {
 	ns.network.mu.Lock()
 	delete(ns.network.namespaces, ns.name)
@@ -207,9 +215,10 @@ func (ns *Namespace) remove() error {
 	return errors.Join(append(errs, unix.Unmount(ns.path, unix.MNT_DETACH), os.Remove(ns.path))...)
 }
 
-// AddAddresses gives the namespace further addresses. Each is an address of [Link4] or [Link6], or a prefix outside of them
-// such as 198.51.100.0/24 or 198.18.0.0/15: then the namespace answers on every address of it, by way of its first address of
-// that family on the link. A neighbour entry for each of many thousand addresses would overflow the kernel's table; a prefix needs one.
+// AddAddresses gives the namespace further addresses. Each is an address of [Link4] or [Link6], or
+// a prefix outside of them such as 198.51.100.0/24 or 198.18.0.0/15: then the namespace answers on
+// every address of it, by way of its first address of that family on the link. A neighbour entry
+// for each of many thousand addresses would overflow the kernel's table; a prefix needs one.
 func (ns *Namespace) AddAddresses(addresses ...string) error {
 	var local, outer strings.Builder
 	ns.mu.Lock()
@@ -239,7 +248,8 @@ func (ns *Namespace) AddAddresses(addresses ...string) error {
 	return errors.Join(ns.tool(local.String(), "ip", "-batch", "-"), runTool(outer.String(), "ip", "-batch", "-"))
 }
 
-// RemoveAddresses takes addresses on the link away again, so that another namespace can have them, or nobody.
+// RemoveAddresses takes addresses on the link away again, so that another namespace can have them,
+// or nobody.
 func (ns *Namespace) RemoveAddresses(addresses ...string) error {
 	var batch strings.Builder
 	var gone []netip.Addr
@@ -258,7 +268,8 @@ func (ns *Namespace) RemoveAddresses(addresses ...string) error {
 	return errors.Join(ns.tool(batch.String(), "ip", "-batch", "-"), ns.network.forget(gone))
 }
 
-// forget makes all others look for addresses anew on the link, where a neighbour entry would lead them to who had them before.
+// forget makes all others look for addresses anew on the link, where a neighbour entry would lead
+// them to who had them before.
 func (n *Network) forget(addrs []netip.Addr) error {
 	var batch strings.Builder
 	for _, addr := range addrs {
@@ -305,7 +316,8 @@ func (ns *Namespace) Name() string { return ns.name }
 // Path is a file that stands for the namespace, for `nsenter --net=` and `ip link set netns`.
 func (ns *Namespace) Path() string { return ns.path }
 
-// onThread runs f on an operating system thread of its own, which ends with f: whatever f changes about it harms nobody.
+// onThread runs f on an operating system thread of its own, which ends with f: whatever f changes
+// about it harms nobody.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -317,8 +329,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Do runs f on a thread that is in the namespace: sockets f opens belong to it for good, whoever uses them later. Goroutines that f
-// starts are not in it. It costs a thread while f runs.
+// Do runs f on a thread that is in the namespace: sockets f opens belong to it for good, whoever
+// uses them later. Goroutines that f starts are not in it. It costs a thread while f runs.
 func (ns *Namespace) Do(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -337,7 +349,8 @@ func (ns *Namespace) Listen(network, address string) (listener net.Listener, err
 	return listener, err
 }
 
-// ListenPacket is net.ListenPacket in the namespace. The address's host has to be literal, or empty.
+// ListenPacket is net.ListenPacket in the namespace. The address's host has to be literal, or
+// empty.
 func (ns *Namespace) ListenPacket(network, address string) (conn net.PacketConn, err error) {
 	err = ns.Do(func() (err error) {
 		conn, err = net.ListenPacket(network, address)
@@ -346,8 +359,9 @@ func (ns *Namespace) ListenPacket(network, address string) (conn net.PacketConn,
 	return conn, err
 }
 
-// Dial connects from the namespace; it fits http.Transport's DialContext. Names are resolved as the program resolves them, which is
-// by the cluster's DNS once [Start] has returned, and their addresses tried one after the other.
+// Dial connects from the namespace; it fits http.Transport's DialContext. Names are resolved as the
+// program resolves them, which is by the cluster's DNS once [Start] has returned, and their
+// addresses tried one after the other.
 func (ns *Namespace) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -389,9 +403,9 @@ func toolIn(path, stdin, name string, args ...string) error {
 	return runTool(stdin, "nsenter", append([]string{"--net=" + path, "--", name}, args...)...)
 }
 
-// Drop makes every packet from and to the given addresses and ports vanish in the namespace, in both directions; port 0 stands for the
-// whole address, which stays resolvable on the link: a black hole, not an absent host. Established connections
-// stall too.
+// Drop makes every packet from and to the given addresses and ports vanish in the namespace, in
+// both directions; port 0 stands for the whole address, which stays resolvable on the link: a black
+// hole, not an absent host. Established connections stall too.
 func (ns *Namespace) Drop(what ...netip.AddrPort) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

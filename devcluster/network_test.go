@@ -110,7 +110,8 @@ func TestAddressMoves(t *testing.T) {
 	}
 }
 
-// TestJoinNamespace lets another program's machine come and go; nobody remembers where its address was.
+// TestJoinNamespace lets another program's machine come and go; nobody remembers where its address
+// was.
 func TestJoinNamespace(t *testing.T) {
 	n := openNetwork(t)
 	client, err := n.AddNamespace("client", "203.0.113.20")
@@ -137,7 +138,8 @@ func TestJoinNamespace(t *testing.T) {
 	}
 }
 
-// TestFirstAddressLeaves keeps a namespace's other addresses, and its way out, when the first one goes.
+// TestFirstAddressLeaves keeps a namespace's other addresses, and its way out, when the first one
+// goes.
 func TestFirstAddressLeaves(t *testing.T) {
 	n := openNetwork(t)
 	ns, err := n.AddNamespace("backend", "203.0.113.10", "203.0.113.11", "2001:db8:113::10", "2001:db8:113::11")

@@ -21,8 +21,8 @@ type process struct {
 	killed  atomic.Bool
 }
 
-// startProcess starts cmd, whose output is appended to the log. It gets a process group of its own: a Ctrl-C is
-// the program's to act on.
+// startProcess starts cmd, whose output is appended to the log. It gets a process group of its own:
+// a Ctrl-C is the program's to act on.
 func startProcess(name, logFile string, cmd *exec.Cmd) (*process, error) {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -45,7 +45,8 @@ func startProcess(name, logFile string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// kill ends the process group at once. Nothing in there has anything to lose: what counts is in etcd's memory-backed files.
+// kill ends the process group at once. Nothing in there has anything to lose: what counts is in
+// etcd's memory-backed files.
 func (p *process) kill() {
 	p.killed.Store(true)
 	_ = p.signal(syscall.SIGKILL) // it may have exited by itself
@@ -54,7 +55,8 @@ func (p *process) kill() {
 
 func (p *process) signal(sig syscall.Signal) error { return syscall.Kill(-p.cmd.Process.Pid, sig) }
 
-// await polls until check is content. It fails, with the end of the log, when ctx ends or the process does.
+// await polls until check is content. It fails, with the end of the log, when ctx ends or the
+// process does.
 func (p *process) await(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()

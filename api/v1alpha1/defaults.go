@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The spec is stored as it was written: the schema adds no default to it. The functions of this file
-// say what holds where a field is absent. They are the only place that does, and each of them takes
-// a nil receiver for an object that is absent as a whole.
+// The spec is stored as it was written: the schema adds no default to it. The functions of this
+// file say what holds where a field is absent. They are the only place that does, and each of them
+// takes a nil receiver for an object that is absent as a whole.
 
 // EffectiveServiceName is the name of the Service that b's endpoints stand behind.
 func (b *ExternalBackend) EffectiveServiceName() string {

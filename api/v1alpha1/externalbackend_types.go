@@ -698,8 +698,8 @@ type HealthCheck struct {
 	InitialState InitialState `json:"initialState,omitempty"`
 }
 
-// HTTPGet is a GET whose status is judged. Redirects are not followed. Under server-side apply it has
-// one owner: of an object that loses its last field a merge makes null in place of {}.
+// HTTPGet is a GET whose status is judged. Redirects are not followed. Under server-side apply it
+// has one owner: of an object that loses its last field a merge makes null in place of {}.
 //
 // +structType=atomic
 type HTTPGet struct {
@@ -800,7 +800,8 @@ type TCPSocket struct {
 	Expect string `json:"expect,omitempty"`
 }
 
-// GRPC is a call of grpc.health.v1.Health/Check. Under server-side apply it has one owner, as httpGet.
+// GRPC is a call of grpc.health.v1.Health/Check. Under server-side apply it has one owner, as
+// httpGet.
 //
 // +structType=atomic
 type GRPC struct {

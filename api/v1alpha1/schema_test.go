@@ -49,7 +49,12 @@ func crds(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
 }
 
 // walk visits a schema and all below it. required tells whether the object around it wants it.
-func walk(s *apiextensionsv1.JSONSchemaProps, path string, required bool, visit func(path string, s *apiextensionsv1.JSONSchemaProps, required bool)) {
+func walk(
+	s *apiextensionsv1.JSONSchemaProps,
+	path string,
+	required bool,
+	visit func(path string, s *apiextensionsv1.JSONSchemaProps, required bool),
+) {
 	visit(path, s, required)
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		property := s.Properties[name]
@@ -148,7 +153,8 @@ func TestStatusIsOpen(t *testing.T) {
 	}
 }
 
-// defaults are what each function of defaults.go says of an absent field, as the field texts say it.
+// defaults are what each function of defaults.go says of an absent field, as the field texts say
+// it.
 func defaults() map[string]string {
 	second := func(d time.Duration) string { return fmt.Sprint(int(d.Seconds())) }
 	var (
@@ -216,8 +222,8 @@ var described = []string{
 	"externalbackends spec.service.name", "externalbackends spec.healthCheck.httpGet.httpHeaders",
 }
 
-// The text of a field names its default, which is what the functions say; and whoever adds a default
-// to a text has to say it here.
+// The text of a field names its default, which is what the functions say; and whoever adds a
+// default to a text has to say it here.
 func TestFieldTextsNameTheDefaults(t *testing.T) {
 	want := defaults()
 	for kind, s := range crds(t) {
@@ -259,8 +265,13 @@ func TestCostOfTheRules(t *testing.T) {
 		}
 		c := costs{T: t, env: environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())}
 		c.add(structural, model.SchemaDeclType(structural, true), "", 1)
-		t.Logf("%s: the rules cost %.1f %% of what the API server allows, the dearest, of %q, %.1f %% of what one may cost",
-			kind, 100*float64(c.total)/validation.StaticEstimatedCRDCostLimit, c.where, 100*float64(c.most)/validation.StaticEstimatedCostLimit)
+		t.Logf(
+			"%s: the rules cost %.1f %% of what the API server allows, the dearest, of %q, %.1f %% of what one may cost",
+			kind,
+			100*float64(c.total)/validation.StaticEstimatedCRDCostLimit,
+			c.where,
+			100*float64(c.most)/validation.StaticEstimatedCostLimit,
+		)
 		if c.rules == 0 || c.total > validation.StaticEstimatedCRDCostLimit/share {
 			t.Errorf("%s: %d rules cost %d", kind, c.rules, c.total)
 		}

@@ -161,7 +161,8 @@ const (
 	TargetReasonTLSNameMismatch = "TLSNameMismatch"
 	// TargetReasonTLSCertificateExpired: the target's certificate has expired.
 	TargetReasonTLSCertificateExpired = "TLSCertificateExpired"
-	// TargetReasonTLSClientCertificateRequired: the target wants a client certificate and was shown none.
+	// TargetReasonTLSClientCertificateRequired: the target wants a client certificate and was shown
+	// none.
 	TargetReasonTLSClientCertificateRequired = "TLSClientCertificateRequired"
 	// TargetReasonTLSVerificationFailed: the target's certificate was refused for any other cause.
 	TargetReasonTLSVerificationFailed = "TLSVerificationFailed"

@@ -70,7 +70,11 @@ func newGuard(t testing.TB) *guard {
 		return c
 	}
 	for _, v := range p.Spec.Variables {
-		result := compiler.CompileAndStoreVariable(&validating.Variable{Name: v.Name, Expression: v.Expression}, declared, environment.NewExpressions)
+		result := compiler.CompileAndStoreVariable(
+			&validating.Variable{Name: v.Name, Expression: v.Expression},
+			declared,
+			environment.NewExpressions,
+		)
 		if result.Error != nil {
 			t.Fatalf("variable %s: %v", v.Name, result.Error)
 		}
@@ -84,7 +88,14 @@ func newGuard(t testing.TB) *guard {
 		conditions = append(conditions, (*matchconditions.MatchCondition)(&p.Spec.MatchConditions[i]))
 	}
 	matcher := matchconditions.NewMatcher(compile(conditions...), p.Spec.FailurePolicy, "policy", "validate", p.Name)
-	g.validator = validating.NewValidator(compile(validations...), matcher, compile(), compile(messages...), p.Spec.FailurePolicy, nil)
+	g.validator = validating.NewValidator(
+		compile(validations...),
+		matcher,
+		compile(),
+		compile(messages...),
+		p.Spec.FailurePolicy,
+		nil,
+	)
 	return g
 }
 
@@ -109,14 +120,36 @@ func (g *guard) refusals(spec, old *v1alpha1.ExternalBackendSpec) []string {
 	if old != nil {
 		operation = admission.Update
 	}
-	kind, resource := v1alpha1.GroupVersion.WithKind("ExternalBackend"), v1alpha1.GroupVersion.WithResource("externalbackends")
+	kind, resource := v1alpha1.GroupVersion.WithKind("ExternalBackend"), v1alpha1.GroupVersion.WithResource(
+		"externalbackends",
+	)
 	attributes := &admission.VersionedAttributes{
-		Attributes:         admission.NewAttributesRecord(object(spec), object(old), kind, "shop", "db", resource, "", operation, nil, false, &user.DefaultInfo{}),
+		Attributes: admission.NewAttributesRecord(
+			object(spec),
+			object(old),
+			kind,
+			"shop",
+			"db",
+			resource,
+			"",
+			operation,
+			nil,
+			false,
+			&user.DefaultInfo{},
+		),
 		VersionedKind:      kind,
 		VersionedObject:    admission.NewLazyObject(object(spec)),
 		VersionedOldObject: admission.NewLazyObject(object(old)),
 	}
-	result := g.validator.Validate(context.Background(), resource, attributes, g.params, nil, celconfig.RuntimeCELCostBudget, nil)
+	result := g.validator.Validate(
+		context.Background(),
+		resource,
+		attributes,
+		g.params,
+		nil,
+		celconfig.RuntimeCELCostBudget,
+		nil,
+	)
 	var messages []string
 	for _, d := range result.Decisions {
 		if d.Evaluation == validating.EvalError {
@@ -275,7 +308,10 @@ func TestTheLargestSpec(t *testing.T) {
 	largest := literal(addresses...)
 	for i := range largest.Targets {
 		for j := range 20 {
-			largest.Targets[i].Ports = append(largest.Targets[i].Ports, v1alpha1.TargetPort{Name: fmt.Sprint("port-", j), TargetPort: 5432})
+			largest.Targets[i].Ports = append(
+				largest.Targets[i].Ports,
+				v1alpha1.TargetPort{Name: fmt.Sprint("port-", j), TargetPort: 5432},
+			)
 		}
 	}
 	largest.DNS = &v1alpha1.DNS{Nameservers: slices.Repeat([]string{"[2001:db8:1111:2222:3333:4444:5555:6666]:53"}, 8)}
@@ -295,11 +331,33 @@ func TestAdmissionAgreesWithTheController(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(from ...string) []byte { return netip.MustParseAddr(from[r.IntN(len(from))]).AsSlice() }
 	for range 400 {
-		b := pick("203.0.113.1", "127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.1", "255.255.255.255", "10.96.0.1", "100.100.100.200", "240.0.0.1")
+		b := pick(
+			"203.0.113.1",
+			"127.0.0.1",
+			"169.254.169.254",
+			"224.0.0.1",
+			"0.0.0.1",
+			"255.255.255.255",
+			"10.96.0.1",
+			"100.100.100.200",
+			"240.0.0.1",
+		)
 		b[r.IntN(4)] += byte(r.IntN(2))
 		plain := r.IntN(3) == 0
 		if !plain {
-			around := pick("::", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "64:ff9b:1:7f:1::", "2002::", "2001::", "2001:db8::", "2001:db8::5efe:0:0", "2001:db8:0:0:200:5efe::", "fd00:96::")
+			around := pick(
+				"::",
+				"::ffff:0:0:0",
+				"64:ff9b::",
+				"64:ff9b:1::",
+				"64:ff9b:1:7f:1::",
+				"2002::",
+				"2001::",
+				"2001:db8::",
+				"2001:db8::5efe:0:0",
+				"2001:db8:0:0:200:5efe::",
+				"fd00:96::",
+			)
 			at := []int{12, 2, 4}[r.IntN(3)]
 			if r.IntN(4) == 0 {
 				for i := range b {
@@ -345,7 +403,8 @@ func TestBinding(t *testing.T) {
 	read(t, "validating_admission_policy_binding.yaml", &b)
 	read(t, "validating_admission_policy.yaml", &p)
 	read(t, "parameters.yaml", &params)
-	if b.Spec.PolicyName != p.Name || b.Spec.ParamRef.Name != params.Name || b.Spec.ParamRef.Namespace != params.Namespace {
+	if b.Spec.PolicyName != p.Name || b.Spec.ParamRef.Name != params.Name ||
+		b.Spec.ParamRef.Namespace != params.Namespace {
 		t.Errorf("%+v", b.Spec)
 	}
 	if want := []admissionv1.ValidationAction{admissionv1.Deny}; !slices.Equal(b.Spec.ValidationActions, want) {

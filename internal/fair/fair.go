@@ -3,8 +3,10 @@ package fair
 
 import "slices"
 
-// A Line is items that wait, each under a key. The keys take turns, and under one key what came first goes first, so that nobody waits for all that somebody else has
-// put in line. All methods take constant time, amortized. The zero value is an empty line. It is not safe for concurrent use.
+// A Line is items that wait, each under a key. The keys take turns, and under one key what came
+// first goes first, so that nobody waits for all that somebody else has put in line. All methods
+// take constant time, amortized. The zero value is an empty line. It is not safe for concurrent
+// use.
 type Line[T any] struct {
 	length int
 	turns  queue[string] // the keys that wait, the next one first

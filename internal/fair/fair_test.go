@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestTurns compares a line with a model that searches: of the keys that wait, the one goes that has waited longest since its last turn, or since it came.
+// TestTurns compares a line with a model that searches: of the keys that wait, the one goes that
+// has waited longest since its last turn, or since it came.
 func TestTurns(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	keys := []string{"a", "b", "c", "d"}
@@ -14,7 +15,8 @@ func TestTurns(t *testing.T) {
 	length, clock := 0, 0
 	for i := range 20_000 {
 		clock++
-		if key := keys[random.IntN(len(keys))]; length == 0 || random.IntN(100) < 50+10*(i/5000%2*2-1) { // it grows and shrinks
+		// it grows and shrinks
+		if key := keys[random.IntN(len(keys))]; length == 0 || random.IntN(100) < 50+10*(i/5000%2*2-1) {
 			line.Push(key, i)
 			if len(waits[key]) == 0 {
 				since[key] = clock
@@ -39,7 +41,15 @@ func TestTurns(t *testing.T) {
 			t.Fatalf("step %d: popped %d, not %d", i, got, want)
 		}
 		if line.Len() != length || line.Waiting(next) != len(waits[next]) {
-			t.Fatalf("step %d: %d wait, %d under %s; wanted %d and %d", i, line.Len(), line.Waiting(next), next, length, len(waits[next]))
+			t.Fatalf(
+				"step %d: %d wait, %d under %s; wanted %d and %d",
+				i,
+				line.Len(),
+				line.Waiting(next),
+				next,
+				length,
+				len(waits[next]),
+			)
 		}
 	}
 }

@@ -282,7 +282,8 @@ func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endp
 	return out, true
 }
 
-// conditionsOf reads the conditions of an endpoint. Missing ones mean what the API says of them: ready, and serving as it is ready.
+// conditionsOf reads the conditions of an endpoint. Missing ones mean what the API says of them:
+// ready, and serving as it is ready.
 func conditionsOf(e *discoveryv1.Endpoint) (ready, serving, terminating bool) {
 	ready = orTrue(e.Conditions.Ready)
 	if serving = ready; e.Conditions.Serving != nil {

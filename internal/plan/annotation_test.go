@@ -35,7 +35,8 @@ func attributed(t *testing.T) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// TestPublishedTargets: an endpoint is of a target only where the annotation was written for just this endpoint.
+// TestPublishedTargets: an endpoint is of a target only where the annotation was written for just
+// this endpoint.
 func TestPublishedTargets(t *testing.T) {
 	tests := []struct {
 		name string
@@ -58,8 +59,16 @@ func TestPublishedTargets(t *testing.T) {
 		{"a rank beyond reason", setAnnotation("v1:a^1+*2~7b93,b^5/300!@1763683200~1c36"), "a a ."},
 		{"an address changed", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "10.0.0.77" }, ". . b"},
 		{"an endpoint removed", func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[1:] }, ". ."},
-		{"an endpoint added", func(s *discoveryv1.EndpointSlice) { s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, "a a b"},
-		{"two swapped", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0], s.Endpoints[1] = s.Endpoints[1], s.Endpoints[0] }, ". . b"},
+		{
+			"an endpoint added",
+			func(s *discoveryv1.EndpointSlice) { s.Endpoints = append(s.Endpoints, s.Endpoints[0]) },
+			"a a b",
+		},
+		{
+			"two swapped",
+			func(s *discoveryv1.EndpointSlice) { s.Endpoints[0], s.Endpoints[1] = s.Endpoints[1], s.Endpoints[0] },
+			". . b",
+		},
 		{"an endpoint without address", func(s *discoveryv1.EndpointSlice) { s.Endpoints[1].Addresses = nil }, ". b"},
 		{"an address that is none", func(s *discoveryv1.EndpointSlice) { s.Endpoints[1].Addresses[0] = "host" }, ". b"},
 	}
@@ -69,7 +78,8 @@ func TestPublishedTargets(t *testing.T) {
 			test.edit(s)
 			var got []string
 			for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
-				if e.Target == "" && (e.Rank != 0 || e.Tier != 0 || !e.DrainUntil.IsZero() || e.Healthy != e.Serving) || e.Unread != (e.Target == "") {
+				if e.Target == "" && (e.Rank != 0 || e.Tier != 0 || !e.DrainUntil.IsZero() || e.Healthy != e.Serving) ||
+					e.Unread != (e.Target == "") {
 					t.Errorf("of no target, yet %+v", e)
 				}
 				if e.Target == "" {
@@ -88,7 +98,8 @@ func setAnnotation(text string) func(*discoveryv1.EndpointSlice) {
 	return func(s *discoveryv1.EndpointSlice) { s.Annotations[annotationEndpoints] = text }
 }
 
-// TestPublishedForeign reads slices that others wrote: fields may be missing, endpoints may be doubled.
+// TestPublishedForeign reads slices that others wrote: fields may be missing, endpoints may be
+// doubled.
 func TestPublishedForeign(t *testing.T) {
 	foreign := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "a"},
@@ -101,7 +112,11 @@ func TestPublishedForeign(t *testing.T) {
 			{Addresses: []string{"10.0.0.3"}},
 		},
 	}
-	names := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "b"}, AddressType: discoveryv1.AddressTypeFQDN, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"db.example.com"}}}}
+	names := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "b"},
+		AddressType: discoveryv1.AddressTypeFQDN,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"db.example.com"}}},
+	}
 	ports := []Port{{Port: 80, Protocol: corev1.ProtocolTCP}}
 	want := []Endpoint{
 		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Ready: true, Serving: true, Healthy: true, Unread: true},
@@ -129,7 +144,16 @@ func TestPublishedTwice(t *testing.T) {
 func TestAnnotationSize(t *testing.T) {
 	var r runEncoder
 	for i := range maxPerSlice {
-		r.add(&Endpoint{Target: fmt.Sprintf("%063d", i), Tier: 127, Rank: 127, Healthy: true, DrainUntil: time.Unix(9_999_999_999, 0)}, "10.0.0.1")
+		r.add(
+			&Endpoint{
+				Target:     fmt.Sprintf("%063d", i),
+				Tier:       127,
+				Rank:       127,
+				Healthy:    true,
+				DrainUntil: time.Unix(9_999_999_999, 0),
+			},
+			"10.0.0.1",
+		)
 	}
 	if n := len(r.bytes()); n > 95<<10 {
 		t.Errorf("%d bytes", n)

@@ -31,11 +31,13 @@ const (
 type Answer struct {
 	Status AnswerStatus
 	Addrs  []Addr
-	// Reason is the fixed word for status, Cause the fixed phrase for messages; both "" where the answer is current.
+	// Reason is the fixed word for status, Cause the fixed phrase for messages; both "" where the
+	// answer is current.
 	Reason, Cause string
 	// Omitted is how many addresses the bound on a name's addresses has cut off.
 	Omitted int
-	// Refusal is what policy says of the name itself, whatever its addresses; a denied one is not resolved.
+	// Refusal is what policy says of the name itself, whatever its addresses; a denied one is not
+	// resolved.
 	Refusal Refusal
 }
 
@@ -53,9 +55,11 @@ type Addr struct {
 
 // Refusal is what policy says of one address.
 type Refusal struct {
-	// Denied: the address may be neither published nor probed. WouldDeny: it may, but a policy in mode Audit would refuse it.
+	// Denied: the address may be neither published nor probed. WouldDeny: it may, but a policy in mode
+	// Audit would refuse it.
 	Denied, WouldDeny bool
-	// KeepPublished: the address is refused by discovery alone, so one that is published already stays and is reported.
+	// KeepPublished: the address is refused by discovery alone, so one that is published already stays
+	// and is reported.
 	KeepPublished bool
 	// Kind is the fixed phrase that tells which rule it was.
 	Kind string
@@ -77,7 +81,8 @@ func (r *Refusal) text() string {
 	return fmt.Sprintf("port %d/%s%s is not allowed by any policy", r.Port.Port, r.Port.Protocol, field)
 }
 
-// Permit is policy's decision on an address and the ports that are published and probed there, for a target that was given by name ("" for a literal address).
+// Permit is policy's decision on an address and the ports that are published and probed there, for
+// a target that was given by name ("" for a literal address).
 type Permit func(name string, addr netip.Addr, ports []Port) Refusal
 
 // Named is an address that may be published, and the name that led to it.
@@ -86,7 +91,8 @@ type Named struct {
 	Name string
 }
 
-// ProbeID identifies what is probed: the endpoint, told apart by the target, the address, and the first of its ports (two SRV records may share a host).
+// ProbeID identifies what is probed: the endpoint, told apart by the target, the address, and the
+// first of its ports (two SRV records may share a host).
 type ProbeID struct {
 	Target string
 	Addr   netip.Addr
@@ -97,7 +103,8 @@ type ProbeID struct {
 type Probe struct {
 	ID   ProbeID
 	Dial netip.AddrPort
-	// Host is the target's hostname; "" for a literal address. Name is what policy knows it by: the name that led to the address, an SRV record's too.
+	// Host is the target's hostname; "" for a literal address. Name is what policy knows it by: the
+	// name that led to the address, an SRV record's too.
 	Host, Name string
 	// Seed is what its slice and status say of it, which is its verdict until a probe says otherwise.
 	Seed Verdict
@@ -105,10 +112,12 @@ type Probe struct {
 
 // origin is where an endpoint to be comes from.
 type origin struct {
-	// name is the one that led to its address; "" where none did. host is the one under which it is probed, probePort where; 0 where it is not.
+	// name is the one that led to its address; "" where none did. host is the one under which it is
+	// probed, probePort where; 0 where it is not.
 	name, host string
 	probePort  uint16
-	// draining: the target is Draining, or the address is leaving. lost: it is not published, because of another claim or of Max.
+	// draining: the target is Draining, or the address is leaving. lost: it is not published, because
+	// of another claim or of Max.
 	draining, lost bool
 	// published: an endpoint of that address stands in a slice, and healthy is what that tells of its
 	// health. unread: it is in a slice of ours whose annotation tells nothing of it.
@@ -133,7 +142,8 @@ type TargetNotes struct {
 	Answer Answer
 	// Denied is why policy refuses an address of it, Audited why it would; "" where it does not.
 	Denied, Audited string
-	// Duplicates, OtherFamily and Truncated count the addresses that are not published for these reasons.
+	// Duplicates, OtherFamily and Truncated count the addresses that are not published for these
+	// reasons.
 	Duplicates, OtherFamily, Truncated int
 	// Winner is who publishes the first of the duplicates, for people.
 	Winner string
@@ -156,22 +166,26 @@ type Input struct {
 	Headless bool
 	// Serves tells whether the Service has the port, by name and protocol.
 	Serves func(*v1alpha1.Port) bool
-	// Answers are those of the targets that are given by name, by target name. The map is the planner's to keep.
+	// Answers are those of the targets that are given by name, by target name. The map is the
+	// planner's to keep.
 	Answers map[string]Answer
 	Permit  Permit
-	// Rules is what Permit goes by, of a comparable type, such as a pointer to compiled policies: as long as it is the same, Permit decides the same.
+	// Rules is what Permit goes by, of a comparable type, such as a pointer to compiled policies: as
+	// long as it is the same, Permit decides the same.
 	Rules any
-	// Published is what stands in the slices, or others are about to leave to them; Status what was said of it.
+	// Published is what stands in the slices, or others are about to leave to them; Status what was
+	// said of it.
 	Published *Standing
 	Status    v1alpha1.ExternalBackendStatus
-	// Beside is what other ExternalBackends on the same Service publish, or did a moment ago: an address that passes from one to another is known to be well or not.
+	// Beside is what other ExternalBackends on the same Service publish, or did a moment ago: an
+	// address that passes from one to another is known to be well or not.
 	Beside []Endpoint
 	// Older and Younger are what older and younger ExternalBackends on the same Service publish.
 	Older, Younger []Endpoint
 	// Claimants name the ExternalBackend behind each address of Older and Younger, for people.
 	Claimants map[netip.Addr]string
-	// Probes are those of the plan before, by which the addresses that have left since go on being probed, and Named its addresses, by which policy goes on judging them; nil
-	// after a restart.
+	// Probes are those of the plan before, by which the addresses that have left since go on being
+	// probed, and Named its addresses, by which policy goes on judging them; nil after a restart.
 	Probes []Probe
 	Named  []Named
 	// Max is the most endpoints to publish.
@@ -181,7 +195,8 @@ type Input struct {
 
 // Candidates are the endpoints that may be published, each with its probe, and why others may not.
 type Candidates struct {
-	// Endpoints are in the order of their targets' names, those that are leaving last. Their conditions are for Publish to set.
+	// Endpoints are in the order of their targets' names, those that are leaving last. Their
+	// conditions are for Publish to set.
 	Endpoints []Endpoint
 	origins   []origin // parallel to Endpoints
 	// Notes are parallel to spec.targets.
@@ -205,7 +220,8 @@ func (c *Candidates) probe(i int) Probe {
 	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Name: o.name, Seed: o.seed}
 }
 
-// Named are the addresses of the endpoints that a name led to, for the next plan; never nil. Where they are those of the plan before, they are before itself.
+// Named are the addresses of the endpoints that a name led to, for the next plan; never nil. Where
+// they are those of the plan before, they are before itself.
 func (c *Candidates) Named(before []Named) []Named {
 	if c.again {
 		return before
@@ -229,8 +245,9 @@ func (c *Candidates) Named(before []Named) []Named {
 	return named
 }
 
-// Probes are the endpoints to probe, in their order; none without healthCheck. Where they are those of the plan before, but for seeds, which only count the first time, they
-// are before itself, to which changed is false.
+// Probes are the endpoints to probe, in their order; none without healthCheck. Where they are those
+// of the plan before, but for seeds, which only count the first time, they are before itself, to
+// which changed is false.
 func (c *Candidates) Probes(before []Probe) (probes []Probe, changed bool) {
 	if c.again {
 		return before, false
@@ -278,7 +295,8 @@ func findCandidates(in Input) Candidates {
 	return f.out
 }
 
-// byName returns the indexes of targets in the order of their names: the order of spec.targets belongs to nobody.
+// byName returns the indexes of targets in the order of their names: the order of spec.targets
+// belongs to nobody.
 func byName(targets []v1alpha1.Target) []int {
 	order := make([]int, len(targets))
 	for i := range order {
@@ -437,8 +455,9 @@ func (f *finder) addProbe(o *origin, t *v1alpha1.Target, srv uint16, ports []Por
 	}
 }
 
-// seed is the last verdict on an endpoint that stands in a slice. Where the slice can't tell, because the check only observes, or because there was no verdict yet, the
-// status of its target does.
+// seed is the last verdict on an endpoint that stands in a slice. Where the slice can't tell,
+// because the check only observes, or because there was no verdict yet, the status of its target
+// does.
 func (f *finder) seed(target string, published *Endpoint) Verdict {
 	state := f.states[target]
 	switch {
@@ -550,8 +569,8 @@ func (f *finder) drain(p *Endpoint, place int32, deadline time.Time, known *leav
 	}
 }
 
-// leavers is by what endpoints that are leaving are known: targets, as indexes in spec.targets, by their names, probes, and the names that led to addresses; nil where nothing is
-// remembered.
+// leavers is by what endpoints that are leaving are known: targets, as indexes in spec.targets, by
+// their names, probes, and the names that led to addresses; nil where nothing is remembered.
 type leavers struct {
 	targets map[string]int
 	probes  map[ProbeID]Probe
@@ -576,8 +595,9 @@ func newLeavers(b *v1alpha1.ExternalBackend, probes []Probe, named []Named) leav
 	return l
 }
 
-// name is the one under which policy judges an endpoint that stands: that of the plan before. What slices say of targets is anybody's who may write slices, and is only relied on
-// after a restart, for targets that the spec names; known is false for others.
+// name is the one under which policy judges an endpoint that stands: that of the plan before. What
+// slices say of targets is anybody's who may write slices, and is only relied on after a restart,
+// for targets that the spec names; known is false for others.
 func (l *leavers) name(b *v1alpha1.ExternalBackend, e *Endpoint) (name string, known bool) {
 	if l.names != nil {
 		return l.names[e.Addr], true
@@ -605,7 +625,8 @@ func (f *finder) stillServed(ports []Port) []Port {
 	})
 }
 
-// clash: a and b, at one address, lead one Service port to one port number. Both are sorted by name.
+// clash: a and b, at one address, lead one Service port to one port number. Both are sorted by
+// name.
 func clash(a, b []Port) bool {
 	for len(a) > 0 && len(b) > 0 {
 		switch order := cmp.Compare(a[0].Name, b[0].Name); {
@@ -648,14 +669,15 @@ func (f *finder) settleClaims() {
 	f.out.drop()
 }
 
-// siblingClaim is what another ExternalBackend publishes at an address. overLeaving: it wins only over what is leaving.
+// siblingClaim is what another ExternalBackend publishes at an address. overLeaving: it wins only
+// over what is leaving.
 type siblingClaim struct {
 	ports       []Port
 	overLeaving bool
 }
 
-// siblingClaims are the claims that win over ours, by address: an older one over all, but only over what is leaving where
-// it is leaving itself; a younger one that stays only over what is leaving.
+// siblingClaims are the claims that win over ours, by address: an older one over all, but only over
+// what is leaving where it is leaving itself; a younger one that stays only over what is leaving.
 func (f *finder) siblingClaims() map[netip.Addr][]siblingClaim {
 	claims := make(map[netip.Addr][]siblingClaim, len(f.Older)+len(f.Younger))
 	for i := range f.Older {
@@ -690,8 +712,8 @@ func (f *finder) claimOrder() []int32 {
 	return order
 }
 
-// winner names the sibling that wins, or the target among those kept, that leads the same Service port to the same
-// ip:port; "" where there is none.
+// winner names the sibling that wins, or the target among those kept, that leads the same Service
+// port to the same ip:port; "" where there is none.
 func (f *finder) winner(e *Endpoint, o *origin, siblings []siblingClaim) string {
 	for i := f.at[o.place].claim; i >= 0; i = f.nextClaim[i] {
 		if clash(f.out.Endpoints[i].Ports, e.Ports) {

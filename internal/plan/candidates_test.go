@@ -35,21 +35,39 @@ func inSlices(endpoints ...Endpoint) []*discoveryv1.EndpointSlice {
 }
 
 func at(target, addr string) Endpoint {
-	return Endpoint{Target: target, Addr: netip.MustParseAddr(addr), Ports: []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}, Ready: true, Serving: true, Healthy: true}
+	return Endpoint{
+		Target:  target,
+		Addr:    netip.MustParseAddr(addr),
+		Ports:   []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		Ready:   true,
+		Serving: true,
+		Healthy: true,
+	}
 }
 
-// TestOthersDoNotLeave: of what others publish behind the Service only what the spec names is taken over, whatever their targets were called; what is ours drains.
+// TestOthersDoNotLeave: of what others publish behind the Service only what the spec names is taken
+// over, whatever their targets were called; what is ours drains.
 func TestOthersDoNotLeave(t *testing.T) {
-	published := Published(inSlices(at("former", "203.0.113.2"), at("primary", "203.0.113.1")), at("primary", "203.0.113.3"), at("standby", "203.0.113.4"))
+	published := Published(
+		inSlices(at("former", "203.0.113.2"), at("primary", "203.0.113.1")),
+		at("primary", "203.0.113.3"),
+		at("standby", "203.0.113.4"),
+	)
 	c := findCandidates(drained(published, v1alpha1.Target{Name: "primary", Address: "203.0.113.4"}))
 	expect(t, c.Endpoints, "primary 203.0.113.4", "former 203.0.113.2 leaves", "primary 203.0.113.1 leaves")
 }
 
-// TestLeavingAtTheBound: where there is no room for all, new addresses of a name come before those that leave it.
+// TestLeavingAtTheBound: where there is no room for all, new addresses of a name come before those
+// that leave it.
 func TestLeavingAtTheBound(t *testing.T) {
 	in := drained(standing(at("pool", "203.0.113.1"), at("pool", "203.0.113.2")), poolTarget)
 	in.Max = 3
-	in.Answers = map[string]Answer{"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3")}, {IP: netip.MustParseAddr("203.0.113.4")}}}}
+	in.Answers = map[string]Answer{
+		"pool": {
+			Status: AnswerCurrent,
+			Addrs:  []Addr{{IP: netip.MustParseAddr("203.0.113.3")}, {IP: netip.MustParseAddr("203.0.113.4")}},
+		},
+	}
 	c := findCandidates(in)
 	expect(t, c.Endpoints, "pool 203.0.113.3", "pool 203.0.113.4", "pool 203.0.113.1 leaves")
 	if n := c.Notes[0].Truncated; n != 0 {
@@ -72,7 +90,8 @@ func TestDuplicatesByName(t *testing.T) {
 	}
 }
 
-// TestSiblingClaims: of what two ExternalBackends on one Service claim, a leaving address loses, else the younger one's.
+// TestSiblingClaims: of what two ExternalBackends on one Service claim, a leaving address loses,
+// else the younger one's.
 func TestSiblingClaims(t *testing.T) {
 	const stays, leaves = "stays", "leaves"
 	for _, tt := range []struct {
@@ -189,14 +208,18 @@ func named() (endpoints []Endpoint, named []Named) {
 	in := drained(standing(), poolTarget, srvTarget)
 	in.Permit = partners
 	in.Answers = map[string]Answer{
-		"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.1")}, {IP: netip.MustParseAddr("203.0.113.2")}}},
-		"srv":  {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3"), Port: 8080}}},
+		"pool": {
+			Status: AnswerCurrent,
+			Addrs:  []Addr{{IP: netip.MustParseAddr("203.0.113.1")}, {IP: netip.MustParseAddr("203.0.113.2")}},
+		},
+		"srv": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3"), Port: 8080}}},
 	}
 	c := findCandidates(in)
 	return c.Endpoints, c.Named(nil)
 }
 
-// TestLeavingNames: an address that was published because of its name drains as what that name led to, as long as that is remembered; what slices say of it does not count.
+// TestLeavingNames: an address that was published because of its name drains as what that name led
+// to, as long as that is remembered; what slices say of it does not count.
 func TestLeavingNames(t *testing.T) {
 	endpoints, remembered := named()
 	literal := v1alpha1.Target{Name: "pool", Address: "198.51.100.1"}
@@ -227,8 +250,9 @@ func TestLeavingNames(t *testing.T) {
 	}
 }
 
-// TestRefusedNames: under a spec that can't be acted on what stands is judged by the name that led to it, and without memory of that by its target's; whatever could be allowed
-// under some name stays where there is neither.
+// TestRefusedNames: under a spec that can't be acted on what stands is judged by the name that led
+// to it, and without memory of that by its target's; whatever could be allowed under some name
+// stays where there is neither.
 func TestRefusedNames(t *testing.T) {
 	endpoints, remembered := named()
 	renamed := v1alpha1.Target{Name: "renamed", Hostname: "pool.example.com"}
@@ -256,11 +280,20 @@ func TestRefusedNames(t *testing.T) {
 			if n := len(held.Kept) + len(held.Refused); n != len(endpoints) || held.Changed != (len(held.Refused) > 0) {
 				t.Errorf("%+v", held)
 			}
-			if again := Hold(b, held.Kept, held.Refused, tt.named, partners, never); again.Changed || len(again.Refused) != len(held.Refused) || !maps.Equal(again.Why, held.Why) {
+			if again := Hold(b, held.Kept, held.Refused, tt.named, partners, never); again.Changed ||
+				len(again.Refused) != len(held.Refused) ||
+				!maps.Equal(again.Why, held.Why) {
 				t.Errorf("first %+v, then %+v", held, again)
 			}
 			all := func(string, netip.Addr, []Port) Refusal { return Refusal{} }
-			back := Hold(b, held.Kept, slices.Concat(held.Refused, held.Refused, held.Kept), tt.named, all, func(netip.Addr, []Port) Refusal { return Refusal{} })
+			back := Hold(
+				b,
+				held.Kept,
+				slices.Concat(held.Refused, held.Refused, held.Kept),
+				tt.named,
+				all,
+				func(netip.Addr, []Port) Refusal { return Refusal{} },
+			)
 			if len(back.Kept) != len(endpoints) || len(back.Why) > 0 || back.Changed != held.Changed {
 				t.Errorf("when all is permitted again: %+v", back)
 			}
@@ -268,13 +301,16 @@ func TestRefusedNames(t *testing.T) {
 	}
 }
 
-// TestDrainEndBounded: an end of draining that was written by a clock that runs ahead is brought back to drainSeconds from now, once.
+// TestDrainEndBounded: an end of draining that was written by a clock that runs ahead is brought
+// back to drainSeconds from now, once.
 func TestDrainEndBounded(t *testing.T) {
 	ahead := at("pool", "203.0.113.1")
 	ahead.DrainUntil, ahead.Terminating, ahead.Ready = testNow.Add(24*time.Hour), true, false
 	in := drained(standing(ahead), poolTarget)
 	drain := time.Duration(*in.Backend.Spec.DrainSeconds) * time.Second
-	in.Answers = map[string]Answer{"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3")}}}}
+	in.Answers = map[string]Answer{
+		"pool": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3")}}},
+	}
 	var until time.Time
 	for i := range 3 {
 		c := findCandidates(in)

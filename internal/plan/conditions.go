@@ -156,8 +156,8 @@ func (w *statusWriter) firstNotTrue(types ...string) *metav1.Condition {
 	return nil
 }
 
-// stallDelay is how long what another object may mend counts as in progress (kstatus): tools that apply
-// many objects at once need not order them.
+// stallDelay is how long what another object may mend counts as in progress (kstatus): tools that
+// apply many objects at once need not order them.
 const stallDelay = 2 * time.Minute
 
 // slowStallReasons are the reasons that become Stalled's after stallDelay.
@@ -218,7 +218,8 @@ func (w *statusWriter) traffic() string {
 	return text
 }
 
-// pinnedToNothing: the tier that spec.failover.pinnedTier makes the active one has no endpoint, so that none is ready.
+// pinnedToNothing: the tier that spec.failover.pinnedTier makes the active one has no endpoint, so
+// that none is ready.
 func (w *statusWriter) pinnedToNothing() bool {
 	f := w.Backend.Spec.Failover
 	if f == nil || f.PinnedTier == nil || w.Candidates == nil || w.out.ActiveTier == nil {

@@ -23,8 +23,8 @@ const (
 // ProbeState is what is known of a probed endpoint.
 type ProbeState struct {
 	Verdict Verdict
-	// Reason is the fixed word for the last failure, Detail what was seen and what was expected, for people; both "" where
-	// nothing is known of it.
+	// Reason is the fixed word for the last failure, Detail what was seen and what was expected, for
+	// people; both "" where nothing is known of it.
 	Reason, Detail string
 }
 
@@ -38,7 +38,8 @@ type Publication struct {
 	Tier TierState
 	// Tiers are those that Tier was chosen among, sorted by number.
 	Tiers []Tier
-	// FailOpen: no tier qualifies, and spec.failover.whenNoTierQualifies is AllEndpoints: every endpoint of an Active target is ready.
+	// FailOpen: no tier qualifies, and spec.failover.whenNoTierQualifies is AllEndpoints: every
+	// endpoint of an Active target is ready.
 	FailOpen bool
 	// Next is when time alone may change the plan; zero: never.
 	Next time.Time
@@ -61,7 +62,8 @@ type PublishInput struct {
 	Published *Standing
 	// State tells what has been made of an endpoint, by its place among Candidates.Probes.
 	State func(probe int) ProbeState
-	// Tier is that of the plan before; nil at the start, when the active tier is read back from Published.
+	// Tier is that of the plan before; nil at the start, when the active tier is read back from
+	// Published.
 	Tier *TierState
 	// NotReadyToo is publishNotReadyAddresses of the Service.
 	NotReadyToo bool
@@ -141,7 +143,8 @@ type tally struct {
 	endpoints int
 }
 
-// newTally knows every tier that has endpoints or waits for the first answer of a name, so that count need not grow it.
+// newTally knows every tier that has endpoints or waits for the first answer of a name, so that
+// count need not grow it.
 func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	t := &tally{}
 	for i := range c.origins {

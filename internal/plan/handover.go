@@ -7,10 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// HandOver plans the moment at which endpoints that others publish behind an adopted Service are about to give way to ours. It returns ours, those at an ip:port that
-// others publish, too, with the very conditions that these have, so that nothing changes for kube-proxy whichever it reads; and whether the others may go once
-// this is written: once one of ours is ready by its own verdict. Where some are shared and judged says that no verdict is waited for, nothing better is to come, and they go, too.
-// Without others there is nothing to change or to wait for.
+// HandOver plans the moment at which endpoints that others publish behind an adopted Service are
+// about to give way to ours. It returns ours, those at an ip:port that others publish, too, with
+// the very conditions that these have, so that nothing changes for kube-proxy whichever it reads;
+// and whether the others may go once this is written: once one of ours is ready by its own verdict.
+// Where some are shared and judged says that no verdict is waited for, nothing better is to come,
+// and they go, too. Without others there is nothing to change or to wait for.
 func HandOver(ours, others []Endpoint, judged bool) ([]Endpoint, bool) {
 	if len(others) == 0 {
 		return ours, true
@@ -34,7 +36,8 @@ func HandOver(ours, others []Endpoint, judged bool) ([]Endpoint, bool) {
 	return out, ready || shared && judged
 }
 
-// ReadEndpoints reads what an Endpoints object publishes, as the mirroring controller does. Its addresses that are no IP are left out.
+// ReadEndpoints reads what an Endpoints object publishes, as the mirroring controller does. Its
+// addresses that are no IP are left out.
 //
 //nolint:staticcheck // Endpoints are deprecated, and the objects that are there still have to be taken over.
 func ReadEndpoints(e *corev1.Endpoints) []Endpoint {

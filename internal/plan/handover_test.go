@@ -5,11 +5,18 @@ import (
 	"testing"
 )
 
-// TestHandOver: what is shared says what it said before, and the others go only when that costs no request.
+// TestHandOver: what is shared says what it said before, and the others go only when that costs no
+// request.
 func TestHandOver(t *testing.T) {
 	ports := []Port{{Name: "http", Port: 80, Protocol: "TCP"}}
 	at := func(last byte, ready bool) Endpoint {
-		return Endpoint{Addr: netip.AddrFrom4([4]byte{203, 0, 113, last}), Ports: ports, Ready: ready, Serving: ready, Healthy: ready}
+		return Endpoint{
+			Addr:    netip.AddrFrom4([4]byte{203, 0, 113, last}),
+			Ports:   ports,
+			Ready:   ready,
+			Serving: ready,
+			Healthy: ready,
+		}
 	}
 	for name, c := range map[string]struct {
 		ours, others []Endpoint

@@ -22,9 +22,9 @@ type Held struct {
 }
 
 // Hold parts what stands, and what had to go before, by what policy says now. It is for a spec that
-// can't be acted on, of which it believes the names of targets alone, and these only where no plan has
-// been made before. Of an address whose name nobody knows any more it asks unnamed, which refuses what
-// no name could allow.
+// can't be acted on, of which it believes the names of targets alone, and these only where no plan
+// has been made before. Of an address whose name nobody knows any more it asks unnamed, which
+// refuses what no name could allow.
 func Hold(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint, named []Named, permit Permit, unnamed func(netip.Addr, []Port) Refusal) Held {
 	leaving := newLeavers(b, nil, named)
 	h := Held{Why: map[string]string{}}

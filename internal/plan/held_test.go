@@ -12,8 +12,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// Where there is no spec to act on, status tells what stands and what policy refuses of it, and leaves
-// what nobody knows as it was.
+// Where there is no spec to act on, status tells what stands and what policy refuses of it, and
+// leaves what nobody knows as it was.
 func TestStatusOfWhatIsHeld(t *testing.T) {
 	long, now := metav1.NewTime(testNow.Add(-time.Hour)), metav1.NewTime(testNow).Rfc3339Copy()
 	two := v1alpha1.TargetEndpointCounts{Total: 2, Ready: 2}
@@ -25,10 +25,22 @@ func TestStatusOfWhatIsHeld(t *testing.T) {
 		Name: "a", State: v1alpha1.TargetStateHealthy, Health: v1alpha1.TargetHealthHealthy, Tier: 3, Endpoints: one, Addresses: []string{"203.0.113.1"},
 		Reason: v1alpha1.ReasonTargetDenied, Message: "no rule", LastTransitionTime: &long,
 	}
-	denied := v1alpha1.TargetStatus{Name: "a", State: v1alpha1.TargetStateDenied, Tier: 3, Reason: v1alpha1.ReasonTargetDenied, Message: "no rule", LastTransitionTime: &now}
+	denied := v1alpha1.TargetStatus{
+		Name:               "a",
+		State:              v1alpha1.TargetStateDenied,
+		Tier:               3,
+		Reason:             v1alpha1.ReasonTargetDenied,
+		Message:            "no rule",
+		LastTransitionTime: &now,
+	}
 	unlisted := denied
 	unlisted.Tier = 0
-	unresolved := v1alpha1.TargetStatus{Name: "b", State: v1alpha1.TargetStateUnresolved, Reason: v1alpha1.ReasonResolutionFailed, LastTransitionTime: &long}
+	unresolved := v1alpha1.TargetStatus{
+		Name:               "b",
+		State:              v1alpha1.TargetStateUnresolved,
+		Reason:             v1alpha1.ReasonResolutionFailed,
+		LastTransitionTime: &long,
+	}
 	first, second, third := at("a", "203.0.113.1"), at("a", "203.0.113.2"), at("c", "203.0.113.3")
 	dead := second
 	dead.Ready, dead.Serving, dead.Healthy = false, false, false
@@ -81,7 +93,9 @@ func TestStatusOfWhatIsHeld(t *testing.T) {
 			before := v1alpha1.ExternalBackendStatus{Targets: tt.before}
 			w := statusWriter{StatusInput: StatusInput{Backend: b, Now: testNow}, out: &before}
 			w.set(v1alpha1.ConditionPermitted, "False", v1alpha1.ReasonTargetDenied, "as it was")
-			s := Status(StatusInput{Backend: b, Before: before, Invalid: "spec.targets: wrong", Held: &tt.held, Now: testNow}).Status
+			s := Status(
+				StatusInput{Backend: b, Before: before, Invalid: "spec.targets: wrong", Held: &tt.held, Now: testNow},
+			).Status
 			if diff := cmp.Diff(tt.want, s.Targets); diff != "" {
 				t.Errorf("targets (-want +got):\n%s", diff)
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// The CustomResourceDefinition may be newer than the manager, and objects may be older than both. So
-// nothing here trusts the schema where acting on a misread spec would weaken a check: what this
+// The CustomResourceDefinition may be newer than the manager, and objects may be older than both.
+// So nothing here trusts the schema where acting on a misread spec would weaken a check: what this
 // version does not know is refused, and what was published before stays.
 
 // validateKnown refuses fields, members of unions and values that this version does not know.
@@ -147,7 +147,8 @@ func knownHTTP(g *v1alpha1.HTTPGet, path *field.Path) field.ErrorList {
 	return append(errs, validateHeaders(g.HTTPHeaders, path.Child("httpHeaders"))...)
 }
 
-// hopByHop are the headers that concern one connection (RFC 9110, 7.6.1), or that the probe itself has to set.
+// hopByHop are the headers that concern one connection (RFC 9110, 7.6.1), or that the probe itself
+// has to set.
 var hopByHop = []string{
 	"connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }

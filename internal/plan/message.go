@@ -13,8 +13,8 @@ import (
 // and the API server takes no longer ones. For a message of 32 KiB it refuses the whole status.
 const maxMessage = 1024
 
-// bounded returns text, or where that has more than limit bytes its beginning, cut after a word, and
-// how many characters follow.
+// bounded returns text, or where that has more than limit bytes its beginning, cut after a word,
+// and how many characters follow.
 func bounded(text string, limit int) string {
 	if len(text) <= limit {
 		return text

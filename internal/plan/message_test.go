@@ -39,7 +39,8 @@ func TestConditionsOfLongNamesAreBounded(t *testing.T) {
 			t.Errorf("%s has a message of %d bytes", c.Type, len(c.Message))
 		}
 	}
-	if c := s.Conditions[1]; c.Type != v1alpha1.ConditionAccepted || !strings.HasPrefix(c.Message, "spec.service.labels: Invalid value:") {
+	if c := s.Conditions[1]; c.Type != v1alpha1.ConditionAccepted ||
+		!strings.HasPrefix(c.Message, "spec.service.labels: Invalid value:") {
 		t.Errorf("%s: %.100s", c.Type, c.Message)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// WithPorts is s with the ports of b's spec. lags reports whether s has others, by name and protocol.
+// WithPorts is s with the ports of b's spec. lags reports whether s has others, by name and
+// protocol.
 func WithPorts(b *v1alpha1.ExternalBackend, s *corev1.Service) (next *corev1.Service, lags bool) {
 	next = s.DeepCopy()
 	next.Spec.Ports = servicePorts(b, s)
@@ -37,9 +38,11 @@ type OldPorts struct {
 // the candidates with their conditions, behind the ports of spec. Where the Service still has ports
 // that spec has not, they are published behind the ports of the Service, too:
 //   - A port that is in spec leads where spec says.
-//   - A port whose number and protocol are in spec under another name has been renamed: it leads where
+//   - A port whose number and protocol are in spec under another name has been renamed: it leads
+//     where
 //     the new name does.
-//   - Any other port leads where it has led so far: for this endpoint, else for its target, else for
+//   - Any other port leads where it has led so far: for this endpoint, else for its target, else
+//     for
 //     anybody. An endpoint for which nothing is known, or which policy refuses there, lacks the port.
 //
 // Ports that the Service is still to get are served ahead, as they are while it is written.

@@ -12,7 +12,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// While a Service can't be given the ports of spec, endpoints are published behind those that it has.
+// While a Service can't be given the ports of spec, endpoints are published behind those that it
+// has.
 func TestBehindOldPorts(t *testing.T) {
 	ports := func(texts ...string) (out []v1alpha1.Port) { // "name port targetPort"
 		for _, text := range texts {
@@ -84,7 +85,12 @@ func TestBehindOldPorts(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			in := drained(standing(tt.published...), v1alpha1.Target{Name: "x", Address: a}, v1alpha1.Target{Name: "y", Address: b}, v1alpha1.Target{Name: "z", SRVName: "_http._tcp.example.com"})
+			in := drained(
+				standing(tt.published...),
+				v1alpha1.Target{Name: "x", Address: a},
+				v1alpha1.Target{Name: "y", Address: b},
+				v1alpha1.Target{Name: "z", SRVName: "_http._tcp.example.com"},
+			)
 			in.Answers = map[string]Answer{"z": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr(c), Port: 7000}}}}
 			in.Backend.Spec.DrainSeconds, in.Backend.Spec.Ports = nil, tt.spec
 			in.Permit = func(_ string, _ netip.Addr, ports []Port) Refusal {
@@ -96,7 +102,10 @@ func TestBehindOldPorts(t *testing.T) {
 			}
 			candidates := findCandidates(in)
 			before := slices.Clone(candidates.Endpoints)
-			got := candidates.BehindOldPorts(OldPorts{Backend: in.Backend, Live: live, Published: in.Published, Permit: in.Permit}, candidates.Endpoints)
+			got := candidates.BehindOldPorts(
+				OldPorts{Backend: in.Backend, Live: live, Published: in.Published, Permit: in.Permit},
+				candidates.Endpoints,
+			)
 			var texts []string
 			for _, e := range got {
 				text := e.Addr.String()

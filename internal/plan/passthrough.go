@@ -8,8 +8,9 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// PassthroughSlices plans the one slice, of addressType FQDN, that publishes b's target by its name: nothing resolves it, and nothing probes it. Where the target may not
-// be published (allowed is false) or is Disabled there is none.
+// PassthroughSlices plans the one slice, of addressType FQDN, that publishes b's target by its
+// name: nothing resolves it, and nothing probes it. Where the target may not be published (allowed
+// is false) or is Disabled there is none.
 func PassthroughSlices(t SliceTemplate, b *v1alpha1.ExternalBackend, serves func(*v1alpha1.Port) bool, allowed bool, existing []*discoveryv1.EndpointSlice) (SliceChanges, Publication) {
 	var c SliceChanges
 	var current *discoveryv1.EndpointSlice
@@ -61,7 +62,8 @@ func PassthroughSlices(t SliceTemplate, b *v1alpha1.ExternalBackend, serves func
 	return c, Publication{Endpoints: []Endpoint{e}, States: make([]ProbeState, 1)}
 }
 
-// NoEndpoints are the candidates of a backend that publishes no addresses. notes are those of its targets.
+// NoEndpoints are the candidates of a backend that publishes no addresses. notes are those of its
+// targets.
 func NoEndpoints(b *v1alpha1.ExternalBackend, notes TargetNotes) Candidates {
 	c := Candidates{Notes: make([]TargetNotes, len(b.Spec.Targets))}
 	for i := range c.Notes {

@@ -17,9 +17,11 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// BenchmarkFlip plans one endpoint's change of health, from the spec to the slice that is written: what stands between a verdict and its write. A manager that has 100,000
-// endpoints in 100 ExternalBackends holds them all and plans the one that the flip concerns; "anew" is what a plan costs that nothing can be recalled for. cpu-ms/op is the user and
-// system time of the whole process, the garbage collector's included.
+// BenchmarkFlip plans one endpoint's change of health, from the spec to the slice that is written:
+// what stands between a verdict and its write. A manager that has 100,000 endpoints in 100
+// ExternalBackends holds them all and plans the one that the flip concerns; "anew" is what a plan
+// costs that nothing can be recalled for. cpu-ms/op is the user and system time of the whole
+// process, the garbage collector's included.
 func BenchmarkFlip(b *testing.B) {
 	others := make([]*flip, 100)
 	for i := range others {
@@ -77,13 +79,17 @@ type flip struct {
 	writes  int
 }
 
-// newFlip has n healthy endpoints: up to 1,024 literal targets, and names of 100 addresses for the rest.
+// newFlip has n healthy endpoints: up to 1,024 literal targets, and names of 100 addresses for the
+// rest.
 func newFlip(n int) *flip {
 	f := &flip{
 		backend: &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default"}},
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: "shop"},
-			Spec:       corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
+			Spec: corev1.ServiceSpec{
+				IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+				Ports:      []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+			},
 		},
 		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{},
 	}
@@ -122,7 +128,16 @@ func (f *flip) plan() SliceChanges {
 	}, SliceTemplate{Namespace: "default", Service: "shop", Backend: "shop", Max: 100})
 	f.probes, _ = c.Probes(f.probes)
 	f.named = c.Named(f.named)
-	p := Publish(PublishInput{Backend: f.backend, Published: published, State: func(i int) ProbeState { return f.states[i] }, Tier: f.tier, Now: testNow}, &c)
+	p := Publish(
+		PublishInput{
+			Backend:   f.backend,
+			Published: published,
+			State:     func(i int) ProbeState { return f.states[i] },
+			Tier:      f.tier,
+			Now:       testNow,
+		},
+		&c,
+	)
 	f.tier = &p.Tier
 	changes := f.recall.Slices(p.Endpoints)
 	for _, list := range [][]*discoveryv1.EndpointSlice{changes.Create, changes.Update} {

@@ -7,15 +7,18 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Recall is what one plan hands on to the next one of the same ExternalBackend. As long as nothing changes but verdicts, the candidates stay as they are, and so do the slices that
-// hold them: a plan is then a look at every endpoint's conditions, and builds the slices that it writes. Whatever else changes is planned from the beginning. What comes out is the same
-// either way. The zero Recall recalls nothing.
+// Recall is what one plan hands on to the next one of the same ExternalBackend. As long as nothing
+// changes but verdicts, the candidates stay as they are, and so do the slices that hold them: a
+// plan is then a look at every endpoint's conditions, and builds the slices that it writes.
+// Whatever else changes is planned from the beginning. What comes out is the same either way. The
+// zero Recall recalls nothing.
 type Recall struct {
 	basis      *basis // nil: nothing can be recalled
 	template   SliceTemplate
 	metadata   sliceMetadata
 	candidates Candidates
-	// held are the slices that hold the candidates, each of these once, and nothing else, by their names; nil where this is not so.
+	// held are the slices that hold the candidates, each of these once, and nothing else, by their
+	// names; nil where this is not so.
 	held map[string]*heldSlice
 	// existing is for Slices to plan on.
 	existing []*discoveryv1.EndpointSlice
@@ -42,16 +45,20 @@ type heldSlice struct {
 
 // Candidates decides which endpoints may be published.
 //
-//  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy allows and whose family the Service serves.
+//  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy
+//     allows and whose family the Service serves.
 //  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy
 //     refuses it. After a restart one that is Unread stays as it is while a name has no answer that
 //     may have led to it.
-//  3. Of two claimants of one ip:port for one Service port one wins whole: an older ExternalBackend's, then the lower tier,
+//  3. Of two claimants of one ip:port for one Service port one wins whole: an older
+//     ExternalBackend's, then the lower tier,
 //     then Active before Draining, then the target's name. A leaving address loses to all others, a younger
 //     ExternalBackend's included.
-//  4. At most Max endpoints are published: first what is published already, then what is new, last what is leaving.
+//  4. At most Max endpoints are published: first what is published already, then what is new,
+//     last what is leaving.
 //
-// Slices of the template are to hold them. They are good until the next call: Publish writes their conditions, be they recalled or new.
+// Slices of the template are to hold them. They are good until the next call: Publish writes their
+// conditions, be they recalled or new.
 func (r *Recall) Candidates(in Input, t SliceTemplate) Candidates {
 	b := basisOf(&in)
 	if r.candidates.again = r.stands(&in, b, &t); r.candidates.again {
@@ -85,7 +92,8 @@ func (r *Recall) Slices(desired []Endpoint) SliceChanges {
 	return p.changes()
 }
 
-// alone: nobody else decides what the ExternalBackend may publish. What stands beside it says something only of addresses that it does not publish yet.
+// alone: nobody else decides what the ExternalBackend may publish. What stands beside it says
+// something only of addresses that it does not publish yet.
 func alone(in *Input) bool { return len(in.Older)+len(in.Published.elsewhere) == 0 }
 
 func basisOf(in *Input) *basis {
@@ -113,8 +121,10 @@ func sameTemplate(a, b *SliceTemplate) bool {
 	return owners && maps.Equal(a.Labels, b.Labels) && a.Headless == b.Headless && a.ZoneHints == b.ZoneHints && a.NodeHints == b.NodeHints && a.Max == b.Max
 }
 
-// stands reports whether the candidates of the plan before are those of this one: nothing that they follow from has changed, and just they are published, by slices of the template. It
-// takes the slices of today over; where it reports false, half of them, and the Recall is good for nothing more.
+// stands reports whether the candidates of the plan before are those of this one: nothing that they
+// follow from has changed, and just they are published, by slices of the template. It takes the
+// slices of today over; where it reports false, half of them, and the Recall is good for nothing
+// more.
 func (r *Recall) stands(in *Input, b *basis, t *SliceTemplate) bool {
 	existing := in.Published.slices
 	if r.held == nil || len(existing) != len(r.held) || !alone(in) || !sameTemplate(&r.template, t) || !r.basis.equal(b) {
@@ -128,7 +138,8 @@ func (r *Recall) stands(in *Input, b *basis, t *SliceTemplate) bool {
 	return true
 }
 
-// holds takes s over for h, and reports whether it is the slice that it was, or says the same, but for conditions.
+// holds takes s over for h, and reports whether it is the slice that it was, or says the same, but
+// for conditions.
 func (r *Recall) holds(h *heldSlice, s *discoveryv1.EndpointSlice) bool {
 	was := h.slice
 	h.slice = s
@@ -174,7 +185,8 @@ func (r *Recall) says(s *discoveryv1.EndpointSlice, members []int32) bool {
 	return r.metadata.in(&s.ObjectMeta, annotation.bytes())
 }
 
-// layout tells which slices hold what, where they hold all that is wanted and nothing else, and none is left to be folded. What no slice can hold is of no account.
+// layout tells which slices hold what, where they hold all that is wanted and nothing else, and
+// none is left to be folded. What no slice can hold is of no account.
 func (p *planner) layout(groups []*group) map[string]*heldSlice {
 	held := make(map[string]*heldSlice, len(p.existing))
 	for _, g := range groups {

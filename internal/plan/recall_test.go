@@ -21,7 +21,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// TestRecall leads ExternalBackends through random lives, and plans every step twice: by what the plan before left, and from the beginning. The two must not differ in anything.
+// TestRecall leads ExternalBackends through random lives, and plans every step twice: by what the
+// plan before left, and from the beginning. The two must not differ in anything.
 func TestRecall(t *testing.T) {
 	const lives, shards = 1200, 4
 	var plans, recalled atomic.Int64
@@ -86,17 +87,29 @@ func newLife(t *testing.T, seed uint64) *life {
 	r := rand.New(rand.NewPCG(seed, 11))
 	l := &life{
 		t: t, random: r, seed: seed, backend: &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid"}},
-		families: Families{IPv4: true, IPv6: r.IntN(2) == 0}, answers: map[string]Answer{}, denied: map[netip.Addr]Refusal{}, verdicts: map[ProbeID]Verdict{},
+		families: Families{
+			IPv4: true,
+			IPv6: r.IntN(2) == 0,
+		}, answers: map[string]Answer{}, denied: map[netip.Addr]Refusal{}, verdicts: map[ProbeID]Verdict{},
 		template: SliceTemplate{
 			Namespace: "default", Service: "shop", Backend: "shop", Max: []int{1, 3, 4, 10}[r.IntN(4)], Labels: map[string]string{"team": "a"}, ZoneHints: r.IntN(2) == 0,
-			Owner: &metav1.OwnerReference{APIVersion: "v1", Kind: "Service", Name: "shop", UID: "u-1", Controller: new(true), BlockOwnerDeletion: new(true)},
+			Owner: &metav1.OwnerReference{
+				APIVersion:         "v1",
+				Kind:               "Service",
+				Name:               "shop",
+				UID:                "u-1",
+				Controller:         new(true),
+				BlockOwnerDeletion: new(true),
+			},
 		},
 		limit: []int{6, 1000}[r.IntN(2)], now: testNow, stored: cluster{},
 	}
 	spec := &l.backend.Spec
 	spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80, TargetPort: 8080, Protocol: corev1.ProtocolTCP}, {Name: "more", Port: 90, Protocol: corev1.ProtocolTCP}}[:1+r.IntN(2)]
 	spec.DrainSeconds = new([]int32{0, 30}[r.IntN(2)])
-	spec.Failover = &v1alpha1.Failover{WhenNoTierQualifies: []v1alpha1.NoTierPolicy{v1alpha1.NoTierHealthyEndpoints, v1alpha1.NoTierAllEndpoints}[r.IntN(2)]}
+	spec.Failover = &v1alpha1.Failover{
+		WhenNoTierQualifies: []v1alpha1.NoTierPolicy{v1alpha1.NoTierHealthyEndpoints, v1alpha1.NoTierAllEndpoints}[r.IntN(2)],
+	}
 	if r.IntN(8) > 0 {
 		spec.HealthCheck = &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}
 		if r.IntN(6) == 0 {
@@ -122,7 +135,10 @@ func (l *life) address() netip.Addr {
 
 func (l *life) addTarget() {
 	t := v1alpha1.Target{
-		Name: fmt.Sprintf("t%d", l.random.IntN(1000)), Zone: []string{"", "a", "b"}[l.random.IntN(3)], NodeName: []string{"", "n"}[l.random.IntN(2)], Tier: new(int32(l.random.IntN(2))),
+		Name: fmt.Sprintf(
+			"t%d",
+			l.random.IntN(1000),
+		), Zone: []string{"", "a", "b"}[l.random.IntN(3)], NodeName: []string{"", "n"}[l.random.IntN(2)], Tier: new(int32(l.random.IntN(2))),
 	}
 	if slices.ContainsFunc(l.backend.Spec.Targets, func(o v1alpha1.Target) bool { return o.Name == t.Name }) {
 		return
@@ -149,7 +165,9 @@ func (l *life) answer(t *v1alpha1.Target) {
 		return
 	}
 	l.answers = maps.Clone(l.answers)
-	a := Answer{Status: []AnswerStatus{AnswerPending, AnswerCurrent, AnswerCurrent, AnswerCurrent, AnswerStale}[l.random.IntN(5)]}
+	a := Answer{
+		Status: []AnswerStatus{AnswerPending, AnswerCurrent, AnswerCurrent, AnswerCurrent, AnswerStale}[l.random.IntN(5)],
+	}
 	for range l.random.IntN(5) {
 		addr := Addr{IP: l.address()}
 		if t.SRVName != "" {
@@ -342,7 +360,14 @@ func (l *life) turnOver() {
 			if n := len(l.probes); n > 0 {
 				addr = l.probes[l.random.IntN(n)].ID.Addr
 			}
-			*list = append(*list, Endpoint{Target: "other", Addr: addr, Ports: []Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}}, Ready: true, Serving: true, Healthy: true})
+			*list = append(*list, Endpoint{
+				Target:  "other",
+				Addr:    addr,
+				Ports:   []Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
+				Ready:   true,
+				Serving: true,
+				Healthy: true,
+			})
 		}
 	}
 	switch l.random.IntN(14) {
@@ -353,7 +378,10 @@ func (l *life) turnOver() {
 	case 2:
 		toggle(&l.elsewhere)
 	case 3:
-		l.denied = map[netip.Addr]Refusal{l.address(): {Denied: true, Kind: "not allowed"}, l.address(): {Denied: true, KeepPublished: true, Kind: "this cluster's"}}
+		l.denied = map[netip.Addr]Refusal{
+			l.address(): {Denied: true, Kind: "not allowed"},
+			l.address(): {Denied: true, KeepPublished: true, Kind: "this cluster's"},
+		}
 		l.rules++
 	case 4:
 		l.families.IPv6 = !l.families.IPv6
@@ -414,7 +442,13 @@ func (l *life) run(r *Recall, probes []Probe, existing []*discoveryv1.EndpointSl
 	state := func(i int) ProbeState { return ProbeState{Verdict: l.verdicts[probes[i].ID]} }
 	p := Publish(PublishInput{Backend: l.backend, Published: published, State: state, Tier: l.tier, Now: l.now}, &c)
 	desired, _ := HandOver(p.Endpoints, l.elsewhere, true)
-	out = planned{Notes: slices.Clone(c.Notes), Probes: probes, Named: c.Named(l.named), Judged: p.Judged(&c), Changes: r.Slices(desired)}
+	out = planned{
+		Notes:   slices.Clone(c.Notes),
+		Probes:  probes,
+		Named:   c.Named(l.named),
+		Judged:  p.Judged(&c),
+		Changes: r.Slices(desired),
+	}
 	p.Endpoints = slices.Clone(p.Endpoints)
 	out.Endpoints, out.Publication = desired, p
 	return out, &p.Tier
@@ -448,8 +482,15 @@ func (l *life) plan() {
 		}
 	}
 	if !reflect.DeepEqual(want, got) {
-		equal := []gocmp.Option{gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }), gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
-		l.t.Errorf("by the plan before: %v; -from the beginning +by the plan before:\n%s", l.recall.candidates.again, gocmp.Diff(want, got, equal...))
+		equal := []gocmp.Option{
+			gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+			gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+		}
+		l.t.Errorf(
+			"by the plan before: %v; -from the beginning +by the plan before:\n%s",
+			l.recall.candidates.again,
+			gocmp.Diff(want, got, equal...),
+		)
 		return
 	}
 	if !slices.EqualFunc(before, existing, func(a, b *discoveryv1.EndpointSlice) bool { return reflect.DeepEqual(a, b) }) {
@@ -470,7 +511,8 @@ func (l *life) plan() {
 	}
 }
 
-// planAhead is a first plan of the same reconcile, for a Service that is yet to come, of which only what is to be created counts.
+// planAhead is a first plan of the same reconcile, for a Service that is yet to come, of which only
+// what is to be created counts.
 func (l *life) planAhead(existing []*discoveryv1.EndpointSlice) {
 	ahead := *l
 	ahead.lacking, ahead.families.IPv6 = "", l.random.IntN(2) == 0

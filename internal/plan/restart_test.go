@@ -43,8 +43,10 @@ type tieredLife struct {
 func newTieredLife(seed uint64) *tieredLife {
 	r := rand.New(rand.NewPCG(seed, 3))
 	l := &tieredLife{random: r, world: &world{
-		backend: &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid-of-shop"}},
-		slices:  map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{}, verdicts: map[string]string{}, denied: map[string]string{},
+		backend: &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid-of-shop"},
+		},
+		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{}, verdicts: map[string]string{}, denied: map[string]string{},
 		families: []corev1.IPFamily{corev1.IPv4Protocol}, max: 10000, now: testNow,
 	}}
 	spec := &l.backend.Spec

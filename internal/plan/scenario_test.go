@@ -25,7 +25,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// scenario is the story of one ExternalBackend: what is published after a step is what the next one finds.
+// scenario is the story of one ExternalBackend: what is published after a step is what the next one
+// finds.
 type scenario struct {
 	Steps []scenarioStep `json:"steps"`
 }
@@ -37,7 +38,8 @@ type scenarioStep struct {
 	Spec json.RawMessage `json:"spec"`
 	// Answers replace those of the targets they name.
 	Answers map[string]Answer `json:"answers"`
-	// Verdicts, by "target@address", replace those of the endpoints they name: Healthy, or a reason of being unhealthy.
+	// Verdicts, by "target@address", replace those of the endpoints they name: Healthy, or a reason of
+	// being unhealthy.
 	Verdicts map[string]string `json:"verdicts"`
 	// Denied are the addresses that policy refuses from now on, by kind.
 	Denied map[string]string `json:"denied"`
@@ -110,8 +112,10 @@ func TestScenarios(t *testing.T) {
 
 func runScenario(t *testing.T, s scenario) string {
 	w := &world{
-		backend: &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid-of-shop"}},
-		slices:  map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{}, verdicts: map[string]string{}, denied: map[string]string{},
+		backend: &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid-of-shop"},
+		},
+		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{}, verdicts: map[string]string{}, denied: map[string]string{},
 		families: []corev1.IPFamily{corev1.IPv4Protocol}, max: 10000, now: testNow,
 	}
 	for _, step := range s.Steps {
@@ -177,15 +181,27 @@ func (w *world) plan(t *testing.T) (changes SliceChanges) {
 	before := w.backend.DeepCopy()
 	c := w.recall.Candidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
-		Serves:  func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
-		Answers: maps.Clone(w.answers), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, Named: w.named, Max: w.max, Now: w.now,
+		Serves: func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
+		Answers: maps.Clone(
+			w.answers,
+		), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, Named: w.named, Max: w.max, Now: w.now,
 	}, SliceTemplate{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
 		ZoneHints: w.service.Spec.TrafficDistribution != nil, Max: 100,
 	})
 	w.probes, _ = c.Probes(w.probes)
 	w.named = c.Named(w.named)
-	p := Publish(PublishInput{Backend: w.backend, Published: published, State: w.states(), Tier: w.tier, NotReadyToo: w.service.Spec.PublishNotReadyAddresses, Now: w.now}, &c)
+	p := Publish(
+		PublishInput{
+			Backend:     w.backend,
+			Published:   published,
+			State:       w.states(),
+			Tier:        w.tier,
+			NotReadyToo: w.service.Spec.PublishNotReadyAddresses,
+			Now:         w.now,
+		},
+		&c,
+	)
 	w.tier = &p.Tier
 	changes = w.recall.Slices(p.Endpoints)
 	for _, s := range slices.Concat(changes.Create, changes.Update) {
@@ -197,7 +213,9 @@ func (w *world) plan(t *testing.T) (changes SliceChanges) {
 	if diff := cmp.Diff(before, w.backend); diff != "" {
 		t.Errorf("planning changed its input:\n%s", diff)
 	}
-	w.report(StatusInput{References: &References{}, Programmed: v1alpha1.ReasonProgrammed, Candidates: &c, Publication: &p})
+	w.report(
+		StatusInput{References: &References{}, Programmed: v1alpha1.ReasonProgrammed, Candidates: &c, Publication: &p},
+	)
 	fmt.Fprintf(&w.out, "slices %s\n", verbs(changes))
 	if !p.Next.IsZero() {
 		fmt.Fprintf(&w.out, "next look in %s\n", p.Next.Sub(w.now))
@@ -238,7 +256,8 @@ func (w *world) permit(_ string, addr netip.Addr, _ []Port) Refusal {
 	return Refusal{Denied: kind != "", Kind: kind}
 }
 
-// states plays the probing engine: a seed is the verdict of an endpoint that it has not seen before.
+// states plays the probing engine: a seed is the verdict of an endpoint that it has not seen
+// before.
 func (w *world) states() func(int) ProbeState {
 	out := map[ProbeID]ProbeState{}
 	for _, p := range w.probes {
@@ -299,15 +318,31 @@ func (w *world) report(in StatusInput) {
 	}
 	s := w.status
 	if s.Endpoints != nil {
-		fmt.Fprintf(&w.out, "ready %s, healthy %d, unhealthy %d", s.Endpoints.ReadyOfTotal, s.Endpoints.Healthy, s.Endpoints.Unhealthy)
+		fmt.Fprintf(
+			&w.out,
+			"ready %s, healthy %d, unhealthy %d",
+			s.Endpoints.ReadyOfTotal,
+			s.Endpoints.Healthy,
+			s.Endpoints.Unhealthy,
+		)
 		if s.ActiveTier != nil {
 			fmt.Fprintf(&w.out, ", tier %d", *s.ActiveTier)
 		}
 		w.out.WriteByte('\n')
 	}
 	for _, t := range s.Targets {
-		fmt.Fprintf(&w.out, "  %s: %s, health %s, tier %d, %d of %d ready, since %s %v\n", t.Name, t.State, orDash(t.Health), t.Tier,
-			t.Endpoints.Ready, t.Endpoints.Total, t.LastTransitionTime.UTC().Format("15:04:05"), t.Addresses)
+		fmt.Fprintf(
+			&w.out,
+			"  %s: %s, health %s, tier %d, %d of %d ready, since %s %v\n",
+			t.Name,
+			t.State,
+			orDash(t.Health),
+			t.Tier,
+			t.Endpoints.Ready,
+			t.Endpoints.Total,
+			t.LastTransitionTime.UTC().Format("15:04:05"),
+			t.Addresses,
+		)
 		if t.Reason != "" {
 			fmt.Fprintf(&w.out, "    %s: %s\n", t.Reason, t.Message)
 		}

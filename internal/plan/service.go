@@ -15,16 +15,19 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// AnnotationServiceKeys is the annotation on a Service that lists the labels and annotations of spec.service that were written, so that those that leave the
-// spec leave the Service, and those that others added stay.
+// AnnotationServiceKeys is the annotation on a Service that lists the labels and annotations of
+// spec.service that were written, so that those that leave the spec leave the Service, and those
+// that others added stay.
 const AnnotationServiceKeys = "external-backend.io/service-keys"
 
-// Nowhere is a name that never resolves (RFC 6761): that of a Service on its way from ClusterIP to Headless or back, and of an alias that may not be published.
+// Nowhere is a name that never resolves (RFC 6761): that of a Service on its way from ClusterIP to
+// Headless or back, and of an alias that may not be published.
 const Nowhere = "nowhere.invalid"
 
 // ServicePlan is the next write that brings a Service to its spec.
 type ServicePlan struct {
-	// Write is the Service to create (without UID) or to update; nil where it is as it should be. After a write there may be another.
+	// Write is the Service to create (without UID) or to update; nil where it is as it should be.
+	// After a write there may be another.
 	Write *corev1.Service
 	// Conflict says why the Service is not ours to write; "" where it is.
 	Conflict string
@@ -35,8 +38,9 @@ type ServicePlan struct {
 // AnnotationAdopted marks a Service that was adopted, and so survives its ExternalBackend.
 const AnnotationAdopted = "external-backend.io/adopted"
 
-// Owns tells whether s is b's to write: created by it, be it that someone has taken the owner away, or adopted. A label alone, which may have come with a copied manifest,
-// makes no Service ours that chooses its endpoints itself.
+// Owns tells whether s is b's to write: created by it, be it that someone has taken the owner away,
+// or adopted. A label alone, which may have come with a copied manifest, makes no Service ours that
+// chooses its endpoints itself.
 func Owns(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	if metav1.GetControllerOf(s) != nil {
 		return metav1.IsControlledBy(s, b)
@@ -45,7 +49,8 @@ func Owns(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 		(len(s.Spec.Selector) == 0 || s.Annotations[AnnotationAdopted] != "" || s.Annotations[AnnotationServiceKeys] != "")
 }
 
-// OfPredecessor tells whether s belongs to an earlier ExternalBackend of b's name, with which the garbage collector takes it.
+// OfPredecessor tells whether s belongs to an earlier ExternalBackend of b's name, with which the
+// garbage collector takes it.
 func OfPredecessor(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	owner := metav1.GetControllerOf(s)
 	return owner != nil && owner.APIVersion == v1alpha1.GroupVersion.String() && owner.Kind == "ExternalBackend" && owner.Name == b.Name && owner.UID != b.UID
@@ -56,7 +61,8 @@ func Adopted(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	return Owns(b, s) && s.Annotations[AnnotationAdopted] != ""
 }
 
-// Service plans the next write of b's Service, given the one of that name that is there, or nil. left: the ExternalBackend that once adopted it is gone, or has gone elsewhere.
+// Service plans the next write of b's Service, given the one of that name that is there, or nil.
+// left: the ExternalBackend that once adopted it is gone, or has gone elsewhere.
 func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) ServicePlan {
 	if live == nil {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: ServiceName(b), Namespace: b.Namespace}}
@@ -147,7 +153,8 @@ func livePort(s *corev1.Service, p *v1alpha1.Port) *corev1.ServicePort {
 // ServesPort tells whether s has a port of p's name and protocol.
 func ServesPort(s *corev1.Service, p *v1alpha1.Port) bool { return livePort(s, p) != nil }
 
-// completes: of a dual-stack Service a spec may name the primary family alone, and the API server adds the other one.
+// completes: of a dual-stack Service a spec may name the primary family alone, and the API server
+// adds the other one.
 func completes(s *corev1.Service, families []corev1.IPFamily) bool {
 	if len(families) == 0 {
 		return true
@@ -156,7 +163,8 @@ func completes(s *corev1.Service, families []corev1.IPFamily) bool {
 	return dual && len(s.Spec.IPFamilies) > len(families) && slices.Equal(s.Spec.IPFamilies[:len(families)], families)
 }
 
-// GainsPorts tells whether next has ports, by name and protocol, that live lacks, and both stand for endpoints.
+// GainsPorts tells whether next has ports, by name and protocol, that live lacks, and both stand
+// for endpoints.
 func GainsPorts(live, next *corev1.Service) bool {
 	if live.Spec.Type == corev1.ServiceTypeExternalName || next.Spec.Type == corev1.ServiceTypeExternalName {
 		return false
@@ -164,14 +172,16 @@ func GainsPorts(live, next *corev1.Service) bool {
 	return lacksPort(live, next)
 }
 
-// crossesHeadless: the API server refuses the step from a virtual IP to none, or back, but takes both through ExternalName, which keeps the object.
+// crossesHeadless: the API server refuses the step from a virtual IP to none, or back, but takes
+// both through ExternalName, which keeps the object.
 func crossesHeadless(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 	want := ServiceType(b)
 	return live.Spec.Type != corev1.ServiceTypeExternalName && want != v1alpha1.ServiceTypeExternalName &&
 		Headless(live) != (want == v1alpha1.ServiceTypeHeadless)
 }
 
-// setService sets all that spec says of the Service, and the defaults of the API server where it says nothing and one that is there would not do.
+// setService sets all that spec says of the Service, and the defaults of the API server where it
+// says nothing and one that is there would not do.
 func setService(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	spec := service(b)
 	setMeta(b, s, adopted)
@@ -202,7 +212,8 @@ func setService(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	setExternal(spec, s, adopted)
 }
 
-// setMeta sets owner, labels and annotations of spec.service and our own, and removes those that have left it.
+// setMeta sets owner, labels and annotations of spec.service and our own, and removes those that
+// have left it.
 func setMeta(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	spec := service(b)
 	labels, annotations := plain(spec.Labels), plain(spec.Annotations)
@@ -313,7 +324,8 @@ func setExternal(spec *v1alpha1.Service, s *corev1.Service, adopted bool) {
 		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass, s.Spec.LoadBalancerSourceRanges = nil, nil, nil
 		return
 	}
-	if !adopted || len(spec.LoadBalancerSourceRanges) > 0 { // an adopted one is not opened to the world by a spec that says nothing of it
+	// an adopted one is not opened to the world by a spec that says nothing of it
+	if !adopted || len(spec.LoadBalancerSourceRanges) > 0 {
 		s.Spec.LoadBalancerSourceRanges = slices.Clone(spec.LoadBalancerSourceRanges)
 	}
 	if spec.LoadBalancerClass != nil {

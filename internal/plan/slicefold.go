@@ -13,7 +13,8 @@ func (p *planner) fold(g *group) {
 	if p.lights(g) <= maxLight {
 		return
 	}
-	// Nothing that is free will do. First the slice that costs a deletion more, then those that have to be written once more before their endpoints move.
+	// Nothing that is free will do. First the slice that costs a deletion more, then those that have
+	// to be written once more before their endpoints move.
 	p.foldOne(g, func(s *slot) bool { return !s.written }, func(s *slot) bool { return s.written && s.light(p.template.Max) })
 	p.foldInto(g, written, written, maxLight)
 	if p.crowded(g) {
@@ -42,7 +43,8 @@ func (p *planner) crowded(g *group) bool {
 	return n > 2*((len(g.wanted)+p.template.Max-1)/p.template.Max)+1
 }
 
-// foldInto folds light donors, the smallest first, into receivers, until no more than enough light slices are left in the group.
+// foldInto folds light donors, the smallest first, into receivers, until no more than enough light
+// slices are left in the group.
 func (p *planner) foldInto(g *group, donor, receiver func(*slot) bool, enough int) {
 	lights := p.lights(g)
 	for _, s := range p.donors(g, donor) {
@@ -78,8 +80,8 @@ func (p *planner) donors(g *group, ok func(*slot) bool) []*slot {
 	return list
 }
 
-// receiver finds the slice that can take all of s: one that is written anyway, of the same zone, and the fullest. Another zone is
-// mixed with only where the receiver is light too.
+// receiver finds the slice that can take all of s: one that is written anyway, of the same zone,
+// and the fullest. Another zone is mixed with only where the receiver is light too.
 func (p *planner) receiver(g *group, s *slot, ok func(*slot) bool) *slot {
 	var best *slot
 	rank := func(r *slot) int {

@@ -21,7 +21,8 @@ func addressFamily(addr netip.Addr) discoveryv1.AddressType {
 	return ""
 }
 
-// firstAddress returns the address that an endpoint is known by: consumers look at the first one alone.
+// firstAddress returns the address that an endpoint is known by: consumers look at the first one
+// alone.
 func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
 	if len(e.Addresses) == 0 {
 		return netip.Addr{}, false
@@ -73,7 +74,8 @@ func portsOf(s *discoveryv1.EndpointSlice, ports []Port) []Port {
 	return ports
 }
 
-// sortedPorts returns ports in order, with the API's default protocol; ports itself where nothing had to be mended.
+// sortedPorts returns ports in order, with the API's default protocol; ports itself where nothing
+// had to be mended.
 func sortedPorts(ports []Port) []Port {
 	if slices.IsSortedFunc(ports, comparePorts) && !slices.ContainsFunc(ports, func(p Port) bool { return p.Protocol == "" }) {
 		return ports
@@ -105,7 +107,8 @@ type grouping struct {
 	byKey map[string]int32
 	list  []*group
 	key   []byte
-	// last remembers the group of the last endpoint of either family: callers share one list of ports among many endpoints.
+	// last remembers the group of the last endpoint of either family: callers share one list of ports
+	// among many endpoints.
 	last [2]struct {
 		ports []Port
 		group int32

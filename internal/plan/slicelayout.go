@@ -8,7 +8,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// match decides which slice keeps which endpoint, which slices have to be written, and what is to be added.
+// match decides which slice keeps which endpoint, which slices have to be written, and what is to
+// be added.
 func (p *planner) match(g *group) {
 	placed := p.find(g)
 	for _, s := range g.slots {
@@ -22,8 +23,9 @@ func (p *planner) match(g *group) {
 	p.sortByFate(g.added)
 }
 
-// find fills g.match with positions in g.wanted, and puts the slots into the order in which they may claim an endpoint that is in
-// several: a slice that took over another's endpoints has more of them. The result is room for what has been claimed.
+// find fills g.match with positions in g.wanted, and puts the slots into the order in which they
+// may claim an endpoint that is in several: a slice that took over another's endpoints has more of
+// them. The result is room for what has been claimed.
 func (p *planner) find(g *group) (placed []bool) {
 	total := 0
 	for _, s := range g.slots {
@@ -54,8 +56,8 @@ func (p *planner) find(g *group) (placed []bool) {
 	return placed
 }
 
-// claim gives s those of its endpoints that are wanted, that no slice before it has claimed, and that it has room for. From here on g.match
-// holds positions in p.desired.
+// claim gives s those of its endpoints that are wanted, that no slice before it has claimed, and
+// that it has room for. From here on g.match holds positions in p.desired.
 func (p *planner) claim(g *group, s *slot, placed []bool) {
 	match := g.match[s.first : s.first+len(s.slice.Endpoints)]
 	p.annotation.reset()
@@ -175,8 +177,8 @@ func (p *planner) place(g *group) {
 		return cmp.Or(strings.Compare(zone, s.zone), strings.Compare(target, s.target))
 	}
 	byZone := func(zone, _ string, s *slot) int { return strings.Compare(zone, s.zone) }
-	// What left is replaced first, so that slices keep their sizes. Then the emptiest grow, so that all have some room: the next
-	// addition will mostly find it where something is written anyway.
+	// What left is replaced first, so that slices keep their sizes. Then the emptiest grow, so that
+	// all have some room: the next addition will mostly find it where something is written anyway.
 	asBefore := func(s *slot) int { return min(len(s.slice.Endpoints), limit) }
 	full := func(*slot) int { return limit }
 	for _, home := range []func(zone, target string, s *slot) int{byTarget, byZone} {
@@ -191,7 +193,8 @@ func (p *planner) place(g *group) {
 	p.cut(g, rest[must:], further)
 }
 
-// fill puts as much of list into the slots as they have room for, one after the other, and returns what is left.
+// fill puts as much of list into the slots as they have room for, one after the other, and returns
+// what is left.
 func (p *planner) fill(slots []*slot, list []int32) (rest []int32) {
 	for _, s := range slots {
 		n := min(len(list), p.template.Max-s.size)
@@ -204,7 +207,8 @@ func (p *planner) fill(slots []*slot, list []int32) (rest []int32) {
 	return list
 }
 
-// fillHome puts endpoints into slots of the same fate, told by home, up to the given level; list and slots are in the order of fate. It returns what is left.
+// fillHome puts endpoints into slots of the same fate, told by home, up to the given level; list
+// and slots are in the order of fate. It returns what is left.
 func (p *planner) fillHome(slots []*slot, list []int32, home func(zone, target string, s *slot) int, level func(*slot) int) (rest []int32) {
 	for i := 0; i < len(list); {
 		e := &p.desired[list[i]]
@@ -238,7 +242,8 @@ func (p *planner) cut(g *group, list []int32, pieces int) {
 	}
 }
 
-// pieceSize returns how much of list to cut off: at least least, at most a full slice, and if possible so that a zone, else a target, is not cut.
+// pieceSize returns how much of list to cut off: at least least, at most a full slice, and if
+// possible so that a zone, else a target, is not cut.
 func (p *planner) pieceSize(list []int32, least int) int {
 	most := min(len(list), p.template.Max)
 	if most == len(list) {
@@ -257,7 +262,8 @@ func (p *planner) pieceSize(list []int32, least int) int {
 	return cmp.Or(between, most)
 }
 
-// roomy finds an untouched slice that has room for all of list, and opens it: the emptiest of the same zone, else of the light ones, else of all. nil: there is none.
+// roomy finds an untouched slice that has room for all of list, and opens it: the emptiest of the
+// same zone, else of the light ones, else of all. nil: there is none.
 func (p *planner) roomy(g *group, list []int32) *slot {
 	if len(list) == p.template.Max {
 		return nil

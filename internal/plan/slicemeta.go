@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// annotationLabels lists the keys of spec.service.labels that we put on a slice, so that they can be taken off again.
+// annotationLabels lists the keys of spec.service.labels that we put on a slice, so that they can
+// be taken off again.
 const annotationLabels = "external-backend.io/labels"
 
 // sliceMetadata is our share of a slice's metadata; all else is other people's and stays.
@@ -40,7 +41,8 @@ func newSliceMetadata(t *SliceTemplate) sliceMetadata {
 	return m
 }
 
-// reservedLabel reports whether a label of a slice is ours to set, whatever spec.service.labels says.
+// reservedLabel reports whether a label of a slice is ours to set, whatever spec.service.labels
+// says.
 func reservedLabel(key string) bool {
 	switch key {
 	case discoveryv1.LabelServiceName, discoveryv1.LabelManagedBy, v1alpha1.LabelName, corev1.IsHeadlessService:

@@ -37,7 +37,8 @@ func (p *planner) rewrite(g *group, s *slot, early bool) {
 	p.update = append(p.update, rewrite{p.build(g, s, *s.slice.ObjectMeta.DeepCopy()), s.turn(early)})
 }
 
-// announce writes a slice whose endpoints move elsewhere and change their conditions once more before that, so that they say the same in both slices.
+// announce writes a slice whose endpoints move elsewhere and change their conditions once more
+// before that, so that they say the same in both slices.
 func (p *planner) announce(g *group, s *slot) {
 	if !s.flipped {
 		return
@@ -47,7 +48,8 @@ func (p *planner) announce(g *group, s *slot) {
 	}
 }
 
-// build returns the slice that publishes the members of s. It shares no memory with the slice that it replaces.
+// build returns the slice that publishes the members of s. It shares no memory with the slice that
+// it replaces.
 func (p *planner) build(g *group, s *slot, meta metav1.ObjectMeta) *discoveryv1.EndpointSlice {
 	p.sortByFate(s.members)
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: g.family, Ports: endpointPorts(sortedPorts(p.desired[s.members[0]].Ports)), Endpoints: p.endpoints(s.members)}
@@ -204,7 +206,8 @@ func sameString(have *string, want string) bool {
 	return *have == want
 }
 
-// namer gives the new slices of a group their names: the lowest numbers that are free. A creation repeated on a stale cache so collides with the first one.
+// namer gives the new slices of a group their names: the lowest numbers that are free. A creation
+// repeated on a stale cache so collides with the first one.
 type namer struct {
 	planner *planner
 	group   *group
@@ -212,7 +215,8 @@ type namer struct {
 	number  int
 }
 
-// The parts of a name: what is left of 63 characters for the backend, after "-v4-", the hash, "-" and six digits.
+// The parts of a name: what is left of 63 characters for the backend, after "-v4-", the hash, "-"
+// and six digits.
 const (
 	nameHashLength    = 10
 	nameBackendLength = 63 - len("-v4-") - nameHashLength - len("-") - 6
@@ -243,8 +247,9 @@ func (n *namer) next() string {
 // familyMarks are the address families as slices' names have them.
 var familyMarks = map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "v4", discoveryv1.AddressTypeIPv6: "v6", discoveryv1.AddressTypeFQDN: "fqdn"}
 
-// slicePrefix names a group. The hash has a fixed length and covers the whole name of the backend, so that no two backends' names meet, not
-// even where one backend is named like a slice of the other.
+// slicePrefix names a group. The hash has a fixed length and covers the whole name of the backend,
+// so that no two backends' names meet, not even where one backend is named like a slice of the
+// other.
 func slicePrefix(backend string, g *group) string {
 	h := fnv.New64a()
 	h.Write([]byte(backend))

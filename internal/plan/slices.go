@@ -1,33 +1,48 @@
-// Package plan decides what an ExternalBackend publishes, and which writes lead there: specs, observations and existing objects come in, objects and changes go out.
-// It knows no clock, no client and no goroutine.
+// Package plan decides what an ExternalBackend publishes, and which writes lead there: specs,
+// observations and existing objects come in, objects and changes go out. It knows no clock, no
+// client and no goroutine.
 //
 // # The fewest writes
 //
-// Every write of an EndpointSlice goes to every node of the cluster, and its endpoints can only be written all at once. A group is an address family and a list of ports; a
-// slice belongs to one group. Within a group of n endpoints, B to a slice, ideal = ceil(n/B), [Slices]
+// Every write of an EndpointSlice goes to every node of the cluster, and its endpoints can only be
+// written all at once. A group is an address family and a list of ports; a slice belongs to one
+// group. Within a group of n endpoints, B to a slice, ideal = ceil(n/B), [Slices]
 //
-//  1. matches what is published with what is wanted. The k slices that hold something to be removed or changed have to be written, whatever the layout;
-//  2. places the A additions: into emptied slices, then where their target or their zone is at home among the k, then as many elsewhere among the
+//  1. matches what is published with what is wanted. The k slices that hold something to be
+//     removed or changed have to be written, whatever the layout;
+//  2. places the A additions: into emptied slices, then where their target or their zone is at
+//     home among the k, then as many elsewhere among the
 //     k as would not fit into ceil(max(0, A-F)/B) further slices, F being the room in the k;
-//  3. cuts the rest, in the order of their fate, into just that many pieces. A piece goes into an untouched slice that has room for all of it, else it becomes a slice;
-//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into another one that is written anyway, and is deleted instead of being written.
+//  3. cuts the rest, in the order of their fate, into just that many pieces. A piece goes into an
+//     untouched slice that has room for all of it, else it becomes a slice;
+//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into
+//     another one that is written anyway, and is deleted instead of being written.
 //     One of which nothing but metadata changes stays: a new owner or label moves no endpoint;
 //  5. folds one untouched light slice more where otherwise over two light ones would remain.
 //
-// Writes. Every one of the k is written or deleted, once, by 1 and 4; 3 touches ceil(max(0, A-F)/B) others, and fewer would not hold the additions: that is W*, and
-// without 5 it is the price. 5 costs one deletion more: its receiver is being written already.
+// Writes. Every one of the k is written or deleted, once, by 1 and 4; 3 touches ceil(max(0, A-F)/B)
+// others, and fewer would not hold the additions: that is W*, and without 5 it is the price. 5
+// costs one deletion more: its receiver is being written already.
 //
-// Slices. Two light slices fit into one, so 4 leaves at most one light slice among those that were there and are written; the pieces waste less than B places together,
-// so at most one new slice is light, and 4 folds the former into it. So at most one light slice is written, beside those of which only metadata changes. With the two that the plan
-// before left there are three, and 5 makes them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light ones there are at most h + 2 <= 2 x ideal + 1. Where the
-// bound is broken all the same (the cap was raised, slices were edited by hand), folding goes on, at its price, until two light ones are left.
+// Slices. Two light slices fit into one, so 4 leaves at most one light slice among those that were
+// there and are written; the pieces waste less than B places together, so at most one new slice is
+// light, and 4 folds the former into it. So at most one light slice is written, beside those of
+// which only metadata changes. With the two that the plan before left there are three, and 5 makes
+// them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light
+// ones there are at most h + 2 <= 2 x ideal + 1. Where the bound is broken all the same (the cap
+// was raised, slices were edited by hand), folding goes on, at its price, until two light ones are
+// left.
 //
-// Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last, and out of a slice that holds more than B (the cap was lowered), which is
-// written after all that gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints count as published in the slice with most of
-// them. Of the updates those come first that make endpoints ready, and last those that only take readiness away: a tier hands over to another one without a moment in which
-// none is ready. A moved endpoint says the same in both slices: a slice whose endpoints change their conditions is no donor while others are to be had. It becomes one only where three
-// light slices or more, with changes in all of them, would remain, and then it is written before all others, with the new conditions, and deleted last: a write beyond W*, which
-// is the price of that compaction.
+// Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last,
+// and out of a slice that holds more than B (the cap was lowered), which is written after all that
+// gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints
+// count as published in the slice with most of them. Of the updates those come first that make
+// endpoints ready, and last those that only take readiness away: a tier hands over to another one
+// without a moment in which none is ready. A moved endpoint says the same in both slices: a slice
+// whose endpoints change their conditions is no donor while others are to be had. It becomes one
+// only where three light slices or more, with changes in all of them, would remain, and then it is
+// written before all others, with the new conditions, and deleted last: a write beyond W*, which is
+// the price of that compaction.
 package plan
 
 import (
@@ -46,17 +61,19 @@ const (
 	maxLight = 2
 )
 
-// Slices plans the writes that turn existing, all slices of one ExternalBackend, into slices that publish desired and nothing else; the package comment says how. No ip:port
-// may be twice in desired; its order is of no account, nor is that of existing, and neither is changed. Addresses that no slice can hold (invalid, IPv4-mapped, with
-// an IPv6 zone) are left out.
+// Slices plans the writes that turn existing, all slices of one ExternalBackend, into slices that
+// publish desired and nothing else; the package comment says how. No ip:port may be twice in
+// desired; its order is of no account, nor is that of existing, and neither is changed. Addresses
+// that no slice can hold (invalid, IPv4-mapped, with an IPv6 zone) are left out.
 func Slices(t SliceTemplate, desired []Endpoint, existing []*discoveryv1.EndpointSlice) SliceChanges {
 	p := newPlanner(t, newSliceMetadata(&t), desired, existing)
 	p.plan()
 	return p.changes()
 }
 
-// Strands reports whether replacing the slice current by next (nil: deleting it) would leave an endpoint unpublished that one of the writes that failed was to
-// publish elsewhere, be it with other ports. Such a write has to wait for the next plan; all others go on after a failure.
+// Strands reports whether replacing the slice current by next (nil: deleting it) would leave an
+// endpoint unpublished that one of the writes that failed was to publish elsewhere, be it with
+// other ports. Such a write has to wait for the next plan; all others go on after a failure.
 func Strands(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.EndpointSlice) bool {
 	if len(failed) == 0 {
 		return false
@@ -75,8 +92,9 @@ func Strands(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.End
 	return false
 }
 
-// Follow is what standing, endpoints that can't be taken away yet, should say: what desired says of the same target at the same address, whatever its ports. What is desired no
-// more is not among them.
+// Follow is what standing, endpoints that can't be taken away yet, should say: what desired says of
+// the same target at the same address, whatever its ports. What is desired no more is not among
+// them.
 func Follow(standing, desired []Endpoint) []Endpoint {
 	at := make(map[netip.Addr][]*Endpoint, len(desired))
 	for i := range desired {
@@ -185,7 +203,8 @@ type group struct {
 	key    string
 	wanted []int32 // into desired
 	slots  []*slot
-	// match tells for every endpoint of the existing slices, slot by slot, which wanted one it is; -1: it has to go.
+	// match tells for every endpoint of the existing slices, slot by slot, which wanted one it is; -1:
+	// it has to go.
 	match []int32
 	added []int32 // wanted and in no slice, in the order of fate
 }
@@ -236,8 +255,10 @@ type rewrite struct {
 	turn  int
 }
 
-// turn tells when a slice is written among those that are: what adds comes before what takes away, and above all what becomes ready before what is to be so no more, so that traffic
-// that moves from one slice to another finds an endpoint at all times. early: its endpoints move elsewhere afterwards.
+// turn tells when a slice is written among those that are: what adds comes before what takes away,
+// and above all what becomes ready before what is to be so no more, so that traffic that moves from
+// one slice to another finds an endpoint at all times. early: its endpoints move elsewhere
+// afterwards.
 func (s *slot) turn(early bool) int {
 	more := s.readies || !s.relaxes
 	free := !early && !s.receives && !s.loses && s.readies // waits for nobody
@@ -277,7 +298,8 @@ func (p *planner) changes() SliceChanges {
 	return c
 }
 
-// fate orders endpoints so that those which are likely to change together stand together: a zone, in it a target, in it an SRV rank.
+// fate orders endpoints so that those which are likely to change together stand together: a zone,
+// in it a target, in it an SRV rank.
 func fate(a, b *Endpoint) int {
 	if c := strings.Compare(a.Zone, b.Zone); c != 0 {
 		return c

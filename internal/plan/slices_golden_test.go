@@ -21,7 +21,8 @@ type step struct {
 	Delete []string                     `json:"delete,omitempty"`
 }
 
-// TestSlicesGolden shows whole plans: testdata/slices/NAME.in.yaml tells what is wanted step by step, NAME.out.yaml the writes of every step.
+// TestSlicesGolden shows whole plans: testdata/slices/NAME.in.yaml tells what is wanted step by
+// step, NAME.out.yaml the writes of every step.
 func TestSlicesGolden(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/slices/*.in.yaml")
 	if err != nil || len(inputs) == 0 {

@@ -20,7 +20,8 @@ import (
 // histories is how many random lives of an ExternalBackend the normal test run looks at.
 const histories = 20_000
 
-// TestSliceHistories leads ExternalBackends through random changes, crashes and other people's edits, and holds every plan against what Slices promises.
+// TestSliceHistories leads ExternalBackends through random changes, crashes and other people's
+// edits, and holds every plan against what Slices promises.
 func TestSliceHistories(t *testing.T) {
 	const shards = 4
 	for shard := range shards {
@@ -95,8 +96,15 @@ func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{t: t, random: r, wanted: map[ipPorts]Endpoint{}, stored: cluster{}, regular: true}
 	h.template = SliceTemplate{
 		Namespace: "shop", Service: "orders", Backend: "orders-db", Headless: r.IntN(4) == 0, ZoneHints: r.IntN(2) == 0, NodeHints: r.IntN(4) == 0,
-		Max:   []int{1, 2, 3, 4, 5, 7, 10}[r.IntN(7)],
-		Owner: &metav1.OwnerReference{APIVersion: "v1", Kind: "Service", Name: "orders", UID: "u-1", Controller: new(true), BlockOwnerDeletion: new(true)},
+		Max: []int{1, 2, 3, 4, 5, 7, 10}[r.IntN(7)],
+		Owner: &metav1.OwnerReference{
+			APIVersion:         "v1",
+			Kind:               "Service",
+			Name:               "orders",
+			UID:                "u-1",
+			Controller:         new(true),
+			BlockOwnerDeletion: new(true),
+		},
 	}
 	h.ports = [][]Port{
 		{{Name: "", Port: 80, Protocol: corev1.ProtocolTCP}},
@@ -151,7 +159,13 @@ func (h *history) newEndpoint() Endpoint {
 	r := h.random
 	h.next++
 	n := h.next*7919%60000 + 256 // scattered, so that the order of arrival is not that of addresses
-	e := Endpoint{Target: fmt.Sprintf("t%d", r.IntN(5)), Ports: h.ports[r.IntN(len(h.ports))], Ready: true, Serving: true, Healthy: true}
+	e := Endpoint{
+		Target:  fmt.Sprintf("t%d", r.IntN(5)),
+		Ports:   h.ports[r.IntN(len(h.ports))],
+		Ready:   true,
+		Serving: true,
+		Healthy: true,
+	}
 	e.Addr = netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})
 	if r.IntN(8) == 0 {
 		e.Addr = netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 14: byte(n >> 8), 15: byte(n)})
@@ -215,7 +229,8 @@ func (h *history) change() {
 		add(r.IntN(5))
 	case 7:
 		some(30, func(key ipPorts, e Endpoint) {
-			e.Terminating, e.Ready, e.Serving, e.DrainUntil = true, false, e.Healthy, time.Unix(1_763_683_200+int64(r.IntN(3)), 0).UTC()
+			e.Terminating, e.Ready, e.Serving, e.DrainUntil = true, false, e.Healthy, time.Unix(1_763_683_200+int64(r.IntN(3)), 0).
+				UTC()
 			h.wanted[key] = e
 		})
 	case 8: // other target, other zone, other ports
@@ -277,7 +292,12 @@ func (h *history) meddle() {
 	case 3:
 		s.Endpoints = nil
 	case 4:
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{"300.0.0.1"}}, discoveryv1.Endpoint{Addresses: []string{"fe80::1%eth0", "10.9.9.9"}}, discoveryv1.Endpoint{})
+		s.Endpoints = append(
+			s.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{"300.0.0.1"}},
+			discoveryv1.Endpoint{Addresses: []string{"fe80::1%eth0", "10.9.9.9"}},
+			discoveryv1.Endpoint{},
+		)
 	case 5:
 		delete(h.stored, name)
 	case 6:
@@ -353,7 +373,8 @@ func (h *history) checkCrash(writes []write) {
 func (h *history) walk(writes []write) {
 	start := h.seen()
 	for i, w := range writes {
-		if w.verb != "create" && h.stored[w.slice.Name] != nil && w.slice.ResourceVersion != h.stored[w.slice.Name].ResourceVersion {
+		if w.verb != "create" && h.stored[w.slice.Name] != nil &&
+			w.slice.ResourceVersion != h.stored[w.slice.Name].ResourceVersion {
 			h.t.Errorf("resourceVersion of %s lost", w.slice.Name)
 		}
 		h.stored.apply(h.t, w)
@@ -401,7 +422,8 @@ func (h *history) wantsReady() bool {
 	return false
 }
 
-// lightAndChanged counts the slices of the fullest group that will be light and whose endpoints change their conditions: what may become a donor all the same.
+// lightAndChanged counts the slices of the fullest group that will be light and whose endpoints
+// change their conditions: what may become a donor all the same.
 func (h *history) lightAndChanged() (most int) {
 	count := map[groupKey]int{}
 	for _, s := range h.stored {
@@ -499,7 +521,11 @@ func (h *history) checkRest() {
 }
 
 func (h *history) checkMetadata(s *discoveryv1.EndpointSlice) {
-	want := map[string]string{"kubernetes.io/service-name": "orders", "endpointslice.kubernetes.io/managed-by": "external-backend.io", "external-backend.io/name": "orders-db"}
+	want := map[string]string{
+		"kubernetes.io/service-name":             "orders",
+		"endpointslice.kubernetes.io/managed-by": "external-backend.io",
+		"external-backend.io/name":               "orders-db",
+	}
 	maps.Copy(want, h.template.Labels)
 	if h.template.Headless {
 		want["service.kubernetes.io/headless"] = ""
@@ -528,12 +554,16 @@ func (h *history) checkPublished() {
 
 func sameButPorts(a, b Endpoint) bool {
 	return a.Target == b.Target && a.Addr == b.Addr && a.Hostname == b.Hostname && a.Zone == b.Zone && a.NodeName == b.NodeName &&
-		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.Healthy == b.Healthy && a.Tier == b.Tier && a.Rank == b.Rank && a.DrainUntil.Equal(b.DrainUntil)
+		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.Healthy == b.Healthy &&
+		a.Tier == b.Tier &&
+		a.Rank == b.Rank &&
+		a.DrainUntil.Equal(b.DrainUntil)
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// checkPrice holds the number of writes against W*, worked out here from its definition, group by group.
+// checkPrice holds the number of writes against W*, worked out here from its definition, group by
+// group.
 func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes SliceChanges) {
 	type tally struct{ written, room, added, writes, untouchedDeleted, twice int }
 	tallies := map[groupKey]*tally{}
@@ -580,7 +610,13 @@ func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes Slic
 	for key, n := range tallies {
 		least := n.written + ceilDiv(max(0, n.added-n.room), h.template.Max)
 		if n.writes != least+n.untouchedDeleted+n.twice || n.untouchedDeleted > 1 {
-			h.t.Errorf("%d writes where W* is %d, %d of them for compaction, in group %v", n.writes, least, n.untouchedDeleted, key)
+			h.t.Errorf(
+				"%d writes where W* is %d, %d of them for compaction, in group %v",
+				n.writes,
+				least,
+				n.untouchedDeleted,
+				key,
+			)
 		}
 		if n.twice > 0 && n.twice > h.lightAndChanged()-2 {
 			h.t.Errorf("%d slices are written twice, of %d that are light and change", n.twice, h.lightAndChanged())

@@ -21,13 +21,28 @@ var httpPorts = []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}
 func pool(target, zone string, first, n int) []Endpoint {
 	list := make([]Endpoint, 0, n)
 	for i := first; i < first+n; i++ {
-		list = append(list, Endpoint{Target: target, Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ports: httpPorts, Zone: zone, Ready: true, Serving: true, Healthy: true})
+		list = append(list, Endpoint{
+			Target:  target,
+			Addr:    netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}),
+			Ports:   httpPorts,
+			Zone:    zone,
+			Ready:   true,
+			Serving: true,
+			Healthy: true,
+		})
 	}
 	return list
 }
 
 func testTemplate(limit int) SliceTemplate {
-	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Service", Name: "orders", UID: "u-1", Controller: new(true), BlockOwnerDeletion: new(true)}
+	owner := metav1.OwnerReference{
+		APIVersion:         "v1",
+		Kind:               "Service",
+		Name:               "orders",
+		UID:                "u-1",
+		Controller:         new(true),
+		BlockOwnerDeletion: new(true),
+	}
 	return SliceTemplate{Namespace: "shop", Service: "orders", Backend: "orders-db", Owner: &owner, Max: limit}
 }
 
@@ -65,19 +80,54 @@ func TestSliceWrites(t *testing.T) {
 		sizes []int
 	}{
 		{"nothing", 5, [][]Endpoint{nil}, []string{"+0 ~0 -0"}, nil},
-		{"a zone out and back", 5, [][]Endpoint{zones, zones[10:], zones}, []string{"+6 ~0 -0", "+0 ~0 -2", "+2 ~0 -0"}, []int{5, 5, 5, 5, 5, 5}},
+		{
+			"a zone out and back",
+			5,
+			[][]Endpoint{zones, zones[10:], zones},
+			[]string{"+6 ~0 -0", "+0 ~0 -2", "+2 ~0 -0"},
+			[]int{5, 5, 5, 5, 5, 5},
+		},
 		{"replacement, oldest first", 4,
-			[][]Endpoint{pool("a", "", 0, 12), pool("a", "", 2, 12), pool("a", "", 4, 12), pool("a", "", 6, 12), pool("a", "", 8, 12)},
+			[][]Endpoint{
+				pool("a", "", 0, 12),
+				pool("a", "", 2, 12),
+				pool("a", "", 4, 12),
+				pool("a", "", 6, 12),
+				pool("a", "", 8, 12),
+			},
 			[]string{"+3 ~0 -0", "+0 ~1 -0", "+0 ~1 -0", "+0 ~1 -0", "+0 ~1 -0"}, []int{4, 4, 4}},
-		{"an addition fills up", 4, [][]Endpoint{pool("a", "", 0, 5), pool("a", "", 0, 7)}, []string{"+2 ~0 -0", "+0 ~1 -0"}, []int{4, 3}},
+		{
+			"an addition fills up",
+			4,
+			[][]Endpoint{pool("a", "", 0, 5), pool("a", "", 0, 7)},
+			[]string{"+2 ~0 -0", "+0 ~1 -0"},
+			[]int{4, 3},
+		},
 		{"a piece is not torn over several slices with room", 4,
-			[][]Endpoint{pool("a", "", 0, 7), slices.Concat(pool("a", "", 0, 7), pool("b", "", 50, 2))}, []string{"+2 ~0 -0", "+1 ~0 -0"}, []int{4, 3, 2}},
+			[][]Endpoint{
+				pool("a", "", 0, 7),
+				slices.Concat(pool("a", "", 0, 7), pool("b", "", 50, 2)),
+			}, []string{"+2 ~0 -0", "+1 ~0 -0"}, []int{4, 3, 2}},
 		{"a zone goes home", 4, [][]Endpoint{
-			slices.Concat(pool("a", "z1", 0, 3), pool("b", "z2", 50, 3)), slices.Concat(pool("a", "z1", 0, 3), pool("b", "z2", 50, 4)),
+			slices.Concat(
+				pool("a", "z1", 0, 3),
+				pool("b", "z2", 50, 3),
+			), slices.Concat(pool("a", "z1", 0, 3), pool("b", "z2", 50, 4)),
 		}, []string{"+2 ~0 -0", "+0 ~1 -0"}, []int{3, 4}},
-		{"a great loss", 4, [][]Endpoint{pool("a", "", 0, 16), everyNth(pool("a", "", 0, 16), 4)}, []string{"+4 ~0 -0", "+0 ~1 -3"}, []int{4}},
+		{
+			"a great loss",
+			4,
+			[][]Endpoint{pool("a", "", 0, 16), everyNth(pool("a", "", 0, 16), 4)},
+			[]string{"+4 ~0 -0", "+0 ~1 -3"},
+			[]int{4},
+		},
 		{"a third light slice is one too many", 10, [][]Endpoint{
-			pool("a", "z1", 0, 30), slices.Concat(pool("a", "z1", 0, 3), pool("a", "z1", 10, 20)), slices.Concat(pool("a", "z1", 0, 3), pool("a", "z1", 10, 3), pool("a", "z1", 20, 10)),
+			pool(
+				"a",
+				"z1",
+				0,
+				30,
+			), slices.Concat(pool("a", "z1", 0, 3), pool("a", "z1", 10, 20)), slices.Concat(pool("a", "z1", 0, 3), pool("a", "z1", 10, 3), pool("a", "z1", 20, 10)),
 			slices.Concat(pool("a", "z1", 0, 3), pool("a", "z1", 10, 3), pool("a", "z1", 20, 3)),
 		}, []string{"+3 ~0 -0", "+0 ~1 -0", "+0 ~1 -0", "+0 ~1 -1"}, []int{3, 6}},
 		{"the last one leaves", 5, [][]Endpoint{pool("a", "", 0, 1), nil}, []string{"+1 ~0 -0", "+0 ~0 -1"}, nil},
@@ -107,7 +157,12 @@ func everyNth(list []Endpoint, n int) (some []Endpoint) {
 }
 
 func TestSliceFamilies(t *testing.T) {
-	desired := []Endpoint{{Addr: netip.MustParseAddr("::ffff:10.0.0.1")}, {Addr: netip.MustParseAddr("fe80::1%eth0")}, {}, {Addr: netip.MustParseAddr("2001:db8::1")}}
+	desired := []Endpoint{
+		{Addr: netip.MustParseAddr("::ffff:10.0.0.1")},
+		{Addr: netip.MustParseAddr("fe80::1%eth0")},
+		{},
+		{Addr: netip.MustParseAddr("2001:db8::1")},
+	}
 	stored := cluster{}
 	stored.plan(t, testTemplate(5), desired)
 	for _, s := range stored {
@@ -120,11 +175,15 @@ func TestSliceFamilies(t *testing.T) {
 // TestSliceDefaults: what the API server fills in, and the order of ports, makes no difference.
 func TestSliceDefaults(t *testing.T) {
 	desired := pool("a", "", 0, 1)
-	desired[0].Ports = []Port{{Name: "b", Port: 2}, {Name: "a", Port: 1, Protocol: corev1.ProtocolTCP, AppProtocol: new("")}}
+	desired[0].Ports = []Port{
+		{Name: "b", Port: 2},
+		{Name: "a", Port: 1, Protocol: corev1.ProtocolTCP, AppProtocol: new("")},
+	}
 	stored := cluster{}
 	stored.plan(t, testTemplate(5), desired)
 	for _, s := range stored {
-		if got := *s.Ports[0].Name + *s.Ports[1].Name + string(*s.Ports[1].Protocol); got != "abTCP" || s.Ports[0].AppProtocol != nil {
+		if got := *s.Ports[0].Name + *s.Ports[1].Name + string(*s.Ports[1].Protocol); got != "abTCP" ||
+			s.Ports[0].AppProtocol != nil {
 			t.Errorf("ports %v", s.Ports)
 		}
 		slices.Reverse(s.Ports)
@@ -169,7 +228,8 @@ func TestSliceNames(t *testing.T) {
 	}
 }
 
-// TestSliceNamesCollide: a plan made from a stale cache creates nothing twice, and a free number is used again.
+// TestSliceNamesCollide: a plan made from a stale cache creates nothing twice, and a free number is
+// used again.
 func TestSliceNamesCollide(t *testing.T) {
 	stored := cluster{}
 	first := stored.plan(t, testTemplate(2), pool("a", "", 0, 6))
@@ -179,7 +239,11 @@ func TestSliceNamesCollide(t *testing.T) {
 	stored.plan(t, testTemplate(2), slices.Concat(pool("a", "", 0, 2), pool("a", "", 4, 2)))
 	names := slices.Sorted(maps.Keys(stored))
 	stored.plan(t, testTemplate(2), slices.Concat(pool("a", "", 0, 2), pool("a", "", 4, 4)))
-	if len(names) != 2 || len(stored) != 3 || !slices.Equal(slices.Sorted(maps.Keys(stored)), slices.Sorted(slices.Values([]string{first.Create[0].Name, first.Create[1].Name, first.Create[2].Name}))) {
+	if len(names) != 2 || len(stored) != 3 ||
+		!slices.Equal(
+			slices.Sorted(maps.Keys(stored)),
+			slices.Sorted(slices.Values([]string{first.Create[0].Name, first.Create[1].Name, first.Create[2].Name})),
+		) {
 		t.Errorf("%v, then %v", names, sizes(stored))
 	}
 }
@@ -187,7 +251,12 @@ func TestSliceNamesCollide(t *testing.T) {
 // TestSliceMetadata: what is ours is enforced, what others added stays.
 func TestSliceMetadata(t *testing.T) {
 	template := testTemplate(5)
-	template.Labels = map[string]string{"team": "shop", "tier": "db", "kubernetes.io/service-name": "evil", "service.kubernetes.io/headless": ""}
+	template.Labels = map[string]string{
+		"team":                           "shop",
+		"tier":                           "db",
+		"kubernetes.io/service-name":     "evil",
+		"service.kubernetes.io/headless": "",
+	}
 	stored := cluster{}
 	stored.plan(t, template, pool("a", "", 0, 1))
 	foreign := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "u-2"}
@@ -212,14 +281,19 @@ func TestSliceMetadata(t *testing.T) {
 			"kubernetes.io/service-name": "orders", "endpointslice.kubernetes.io/managed-by": "external-backend.io", "external-backend.io/name": "orders-db",
 			"tier": "cache", "example.com/theirs": "1",
 		},
-		Annotations:     map[string]string{"external-backend.io/endpoints": s.Annotations["external-backend.io/endpoints"], "external-backend.io/labels": "tier", "example.com/theirs": "1"},
+		Annotations: map[string]string{
+			"external-backend.io/endpoints": s.Annotations["external-backend.io/endpoints"],
+			"external-backend.io/labels":    "tier",
+			"example.com/theirs":            "1",
+		},
 		OwnerReferences: []metav1.OwnerReference{foreign, *template.Owner},
 	}
 	if diff := gocmp.Diff(want, s.ObjectMeta); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	s.OwnerReferences = append(s.OwnerReferences, *template.Owner)
-	if got := verbs(stored.plan(t, template, pool("a", "", 0, 1))); got != "+0 ~1 -0" || len(stored[name].OwnerReferences) != 2 {
+	if got := verbs(stored.plan(t, template, pool("a", "", 0, 1))); got != "+0 ~1 -0" ||
+		len(stored[name].OwnerReferences) != 2 {
 		t.Errorf("owners %v", stored[name].OwnerReferences)
 	}
 	template.Owner = nil
@@ -228,7 +302,8 @@ func TestSliceMetadata(t *testing.T) {
 	}
 }
 
-// TestSliceCrashInFold: a crash between a receiver's update and the donor's deletion leaves the deletion alone to be done.
+// TestSliceCrashInFold: a crash between a receiver's update and the donor's deletion leaves the
+// deletion alone to be done.
 func TestSliceCrashInFold(t *testing.T) {
 	stored := cluster{}
 	stored.plan(t, testTemplate(4), pool("a", "", 0, 8))
@@ -315,8 +390,18 @@ func TestSliceFate(t *testing.T) {
 		steps [][]Endpoint
 		want  []string // zones and targets in each slice
 	}{
-		{"a zone is not cut", 4, [][]Endpoint{slices.Concat(pool("a", "z1", 0, 3), pool("a", "z2", 10, 3))}, []string{"z1a", "z2a"}},
-		{"a target is not cut", 4, [][]Endpoint{slices.Concat(pool("a", "", 0, 3), pool("b", "", 10, 3))}, []string{"a", "b"}},
+		{
+			"a zone is not cut",
+			4,
+			[][]Endpoint{slices.Concat(pool("a", "z1", 0, 3), pool("a", "z2", 10, 3))},
+			[]string{"z1a", "z2a"},
+		},
+		{
+			"a target is not cut",
+			4,
+			[][]Endpoint{slices.Concat(pool("a", "", 0, 3), pool("b", "", 10, 3))},
+			[]string{"a", "b"},
+		},
 		{"additions go where their zone is", 4, [][]Endpoint{
 			slices.Concat(pool("a", "z1", 0, 4), pool("a", "z2", 10, 4)),
 			slices.Concat(pool("a", "z1", 2, 3), pool("a", "z2", 11, 4)),
@@ -360,7 +445,8 @@ func TestSliceFate(t *testing.T) {
 	}
 }
 
-// TestSliceDrift: whatever somebody adds to, changes in or takes from an endpoint is mended in one write.
+// TestSliceDrift: whatever somebody adds to, changes in or takes from an endpoint is mended in one
+// write.
 func TestSliceDrift(t *testing.T) {
 	template := testTemplate(5)
 	template.ZoneHints, template.NodeHints = true, true
@@ -405,8 +491,9 @@ func TestSliceDrift(t *testing.T) {
 	}
 }
 
-// TestSliceMovesOnceTold: three slices become light in one step, in which all that they keep changes its conditions. One is folded into another, and no endpoint ever says two
-// things at a time.
+// TestSliceMovesOnceTold: three slices become light in one step, in which all that they keep
+// changes its conditions. One is folded into another, and no endpoint ever says two things at a
+// time.
 func TestSliceMovesOnceTold(t *testing.T) {
 	stored := cluster{}
 	before := pool("a", "", 0, 30)
@@ -460,11 +547,16 @@ func TestKeepReady(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if kept := inSlices(want...)[0]; kept.Annotations[annotationEndpoints] != next.Annotations[annotationEndpoints] {
-		t.Errorf("annotation %q, a plan would write %q", next.Annotations[annotationEndpoints], kept.Annotations[annotationEndpoints])
+		t.Errorf(
+			"annotation %q, a plan would write %q",
+			next.Annotations[annotationEndpoints],
+			kept.Annotations[annotationEndpoints],
+		)
 	}
 }
 
-// TestHandingOver: a tier in one group of slices takes over from a tier in another without a moment in which none is ready, whatever else changes.
+// TestHandingOver: a tier in one group of slices takes over from a tier in another without a moment
+// in which none is ready, whatever else changes.
 func TestHandingOver(t *testing.T) {
 	in := func(target, addr string, port int32, ready bool) Endpoint {
 		e := at(target, addr)

@@ -38,7 +38,8 @@ func Passthrough(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.DNS.EffectiveResolution() == v1alpha1.DNSResolutionPassthrough
 }
 
-// Resolves tells whether targets are published by address, so that names are looked up and endpoints probed.
+// Resolves tells whether targets are published by address, so that names are looked up and
+// endpoints probed.
 func Resolves(b *v1alpha1.ExternalBackend) bool {
 	return ServiceType(b) != v1alpha1.ServiceTypeExternalName && !Passthrough(b)
 }
@@ -70,7 +71,8 @@ func targetName(t *v1alpha1.Target) string { return cmp.Or(t.Hostname, t.SRVName
 // tierOf is the tier of an endpoint of t whose SRV record ranks rank.
 func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.EffectiveTier()+int32(rank)) }
 
-// targetPort is the port number that traffic for p goes to at t. A port that an SRV record gave, other than 0, replaces that of the first of spec.ports.
+// targetPort is the port number that traffic for p goes to at t. A port that an SRV record gave,
+// other than 0, replaces that of the first of spec.ports.
 func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) int32 {
 	if first && srv != 0 {
 		return int32(srv)
@@ -135,11 +137,13 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 	return ports
 }
 
-// ServiceLabels are the labels of spec.service, which the slices carry as well: kube-proxy and others select slices by the labels of their Service.
+// ServiceLabels are the labels of spec.service, which the slices carry as well: kube-proxy and
+// others select slices by the labels of their Service.
 func ServiceLabels(b *v1alpha1.ExternalBackend) map[string]string { return plain(service(b).Labels) }
 
-// HintsIgnored tells what becomes of trafficDistribution hints where some endpoints lack what they are made from; "" where all have it. kube-proxy goes by no hint of a kind
-// that one of the endpoints lacks: without nodes by zones, and without zones by none (KEP-4444, KEP-3015).
+// HintsIgnored tells what becomes of trafficDistribution hints where some endpoints lack what they
+// are made from; "" where all have it. kube-proxy goes by no hint of a kind that one of the
+// endpoints lacks: without nodes by zones, and without zones by none (KEP-4444, KEP-3015).
 func HintsIgnored(c *Candidates, nodes bool) string {
 	lacksZone, lacksNode := false, false
 	for i := range c.Endpoints {

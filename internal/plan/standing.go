@@ -11,7 +11,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Standing is what is published, and what of it at which address. It is read from the slices when somebody asks, which most plans never do.
+// Standing is what is published, and what of it at which address. It is read from the slices when
+// somebody asks, which most plans never do.
 type Standing struct {
 	slices []*discoveryv1.EndpointSlice
 	// elsewhere is what stands in no slice of ours.
@@ -20,7 +21,8 @@ type Standing struct {
 	read      bool
 	endpoints []Endpoint
 	index     addressIndex
-	// last is, by number of the address, the endpoint there that came last; before, parallel to endpoints, the one at the same address that came before it; -1: none.
+	// last is, by number of the address, the endpoint there that came last; before, parallel to
+	// endpoints, the one at the same address that came before it; -1: none.
 	last, before []int32
 }
 
@@ -106,8 +108,9 @@ func (st *Standing) place(a netip.Addr) int32 {
 	return n
 }
 
-// at is what stands at a place, the newest first, that has the same first port: no two at one address have it, because they would claim one ip:port for one Service
-// port. exact is false where there is only one with other ports.
+// at is what stands at a place, the newest first, that has the same first port: no two at one
+// address have it, because they would claim one ip:port for one Service port. exact is false where
+// there is only one with other ports.
 func (st *Standing) at(place int32, ports []Port) (e *Endpoint, exact bool) {
 	for i := st.last[place]; i >= 0; i = st.before[i] {
 		e = &st.endpoints[i]
@@ -118,12 +121,15 @@ func (st *Standing) at(place int32, ports []Port) (e *Endpoint, exact bool) {
 	return e, false
 }
 
-// addressIndex numbers addresses in the order in which they come: a table with open addressing and without pointers, because every plan makes two of them for all endpoints. It
-// tells the addresses of one family apart, and those of both as long as none is IPv4-mapped.
+// addressIndex numbers addresses in the order in which they come: a table with open addressing and
+// without pointers, because every plan makes two of them for all endpoints. It tells the addresses
+// of one family apart, and those of both as long as none is IPv4-mapped.
 type addressIndex struct {
 	keys  [][16]byte // by number
 	slots []int32    // number + 1; 0: free. A power of two, at most half of them taken
-	next  int        // the number after the one asked for last: addresses are mostly asked for in the order in which they came
+	// the number after the one asked for last: addresses are mostly asked for in the order in which
+	// they came
+	next int
 }
 
 var hashSeed = maphash.MakeSeed() // addresses are other people's choice, and should not be able to collide at will

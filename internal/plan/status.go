@@ -25,7 +25,8 @@ type StatusInput struct {
 	Invalid string
 	// References tell of the Secrets and ConfigMaps that the spec names; nil where they were not read.
 	References *References
-	// Nameserver says which of spec.dns.nameservers policy refuses, or with NameserverAudited would refuse; "" where none is.
+	// Nameserver says which of spec.dns.nameservers policy refuses, or with NameserverAudited would
+	// refuse; "" where none is.
 	Nameserver, NameserverAudited string
 	// Programmed is v1alpha1.ReasonProgrammed or why it is not so, in ProgrammedMessage for people.
 	Programmed, ProgrammedMessage string
@@ -41,7 +42,8 @@ type StatusInput struct {
 
 // References tell whether every Secret and ConfigMap that a spec names can be used.
 type References struct {
-	// Reason is v1alpha1.ReasonRefNotFound, ReasonRefNotPermitted or ReasonInvalidRef; "" where all can be used.
+	// Reason is v1alpha1.ReasonRefNotFound, ReasonRefNotPermitted or ReasonInvalidRef; "" where all
+	// can be used.
 	Reason string
 	// Message names the field and the object, for people.
 	Message string
@@ -106,7 +108,8 @@ func Status(in StatusInput) StatusReport {
 	return StatusReport{Status: s, Known: w.known, Next: next}
 }
 
-// conditionOrder is the order in which users read conditions: the sum first, then the way from spec to traffic.
+// conditionOrder is the order in which users read conditions: the sum first, then the way from spec
+// to traffic.
 var conditionOrder = []string{
 	v1alpha1.ConditionReady, v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionPermitted,
 	v1alpha1.ConditionNamesResolved, v1alpha1.ConditionProgrammed, v1alpha1.ConditionHealthy, v1alpha1.ConditionStalled,

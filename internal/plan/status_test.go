@@ -16,8 +16,8 @@ import (
 
 var statusStart = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// statusOf is the status of a backend whose targets have one endpoint each, of the given verdicts; more is done
-// to the input before.
+// statusOf is the status of a backend whose targets have one endpoint each, of the given verdicts;
+// more is done to the input before.
 func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Generation: 1}}
 	b.Spec.HealthCheck = &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}
@@ -27,7 +27,13 @@ func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	for i, v := range verdicts {
 		address := fmt.Sprintf("192.0.2.%d", i+1)
 		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%03d", i), Address: address})
-		e := Endpoint{Target: b.Spec.Targets[i].Name, Addr: netip.MustParseAddr(address), Ready: v.Verdict == Healthy, Serving: v.Verdict == Healthy, Healthy: v.Verdict == Healthy}
+		e := Endpoint{
+			Target:  b.Spec.Targets[i].Name,
+			Addr:    netip.MustParseAddr(address),
+			Ready:   v.Verdict == Healthy,
+			Serving: v.Verdict == Healthy,
+			Healthy: v.Verdict == Healthy,
+		}
 		candidates.Endpoints = append(candidates.Endpoints, e)
 		candidates.origins = append(candidates.origins, origin{target: int32(i), probePort: 80})
 	}
@@ -42,7 +48,8 @@ func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	return Status(in)
 }
 
-// TestStalledAfterTwoMinutes: what another object may mend is in progress at first; an invalid spec is not.
+// TestStalledAfterTwoMinutes: what another object may mend is in progress at first; an invalid spec
+// is not.
 func TestStalledAfterTwoMinutes(t *testing.T) {
 	for reason, wait := range map[string]time.Duration{
 		v1alpha1.ReasonInvalidSpec:     0,
@@ -99,7 +106,10 @@ func TestStalledAfterTwoMinutes(t *testing.T) {
 			if late := at(statusStart.Add(wait), early.Status); stalled(late) != reason || !late.Next.IsZero() {
 				t.Errorf("two minutes later: Stalled %q, next look %v", stalled(late), late.Next)
 			}
-			mended := statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) { in.Before = at(statusStart.Add(wait), early.Status).Status })
+			mended := statusOf(
+				[]ProbeState{{Verdict: Healthy}},
+				func(in *StatusInput) { in.Before = at(statusStart.Add(wait), early.Status).Status },
+			)
 			if stalled(mended) != "" {
 				t.Errorf("mended, and still Stalled for %s", stalled(mended))
 			}
@@ -107,7 +117,8 @@ func TestStalledAfterTwoMinutes(t *testing.T) {
 	}
 }
 
-// TestReadySharedCause: where all targets lack endpoints that are ready for one cause, Ready names it.
+// TestReadySharedCause: where all targets lack endpoints that are ready for one cause, Ready names
+// it.
 func TestReadySharedCause(t *testing.T) {
 	dead := []ProbeState{{Verdict: Unhealthy, Reason: "Timeout"}, {Verdict: Unhealthy, Reason: "ConnectionRefused"}}
 	unpublished := func(note TargetNotes, named bool) func(*StatusInput) {
@@ -156,8 +167,8 @@ func TestReadySharedCause(t *testing.T) {
 	}
 }
 
-// TestTargetTransitionTimes: each state is told with the time since when it holds, after a restart too, and of
-// targets that status had no room for.
+// TestTargetTransitionTimes: each state is told with the time since when it holds, after a restart
+// too, and of targets that status had no room for.
 func TestTargetTransitionTimes(t *testing.T) {
 	verdicts := slices.Repeat([]ProbeState{{Verdict: Healthy}}, 70)
 	first := statusOf(verdicts, nil)

@@ -103,8 +103,8 @@ func (w *statusWriter) listWorst(all []v1alpha1.TargetStatus) {
 	}
 }
 
-// transitions tells since when each target has been in its state. What was known of it before is in Known,
-// after a restart in the status written last.
+// transitions tells since when each target has been in its state. What was known of it before is in
+// Known, after a restart in the status written last.
 func (w *statusWriter) transitions(all []v1alpha1.TargetStatus) {
 	before := w.Known
 	if before == nil {
@@ -203,8 +203,8 @@ func (w *statusWriter) targetState(t *v1alpha1.Target, notes *TargetNotes, sum *
 	return v1alpha1.TargetStateUnknown
 }
 
-// unhealthyReason says what the probes of an unhealthy target saw. A verdict that was read back after a restart
-// has no reason of its own: what status said last holds.
+// unhealthyReason says what the probes of an unhealthy target saw. A verdict that was read back
+// after a restart has no reason of its own: what status said last holds.
 func (w *statusWriter) unhealthyReason(sum *targetEndpoints, out *v1alpha1.TargetStatus) {
 	if sum.worst.Reason == "" {
 		for i := range w.Before.Targets {
@@ -255,7 +255,8 @@ var reasonWords = map[string]string{
 	v1alpha1.TargetReasonTLSClientCertificateRequired: "the server wants a client certificate (healthCheck.tls.clientCertificateRef)",
 }
 
-// sharedCause is Ready's reason where every target that is not Disabled has no ready endpoint for the same cause.
+// sharedCause is Ready's reason where every target that is not Disabled has no ready endpoint for
+// the same cause.
 func (w *statusWriter) sharedCause(all []v1alpha1.TargetStatus, sums []targetEndpoints) string {
 	cause := ""
 	for i := range all {
@@ -341,8 +342,8 @@ func (w *statusWriter) stillUnresolved(target string, n *TargetNotes) (reason, m
 // resolutionReasons are the words for what is wrong with a name.
 var resolutionReasons = []string{v1alpha1.ReasonServingStale, v1alpha1.ReasonResolutionFailed, v1alpha1.TargetReasonNameNotFound}
 
-// noteReason is the word for the first thing that keeps addresses of a target from being published, and what
-// it says to people.
+// noteReason is the word for the first thing that keeps addresses of a target from being published,
+// and what it says to people.
 func (w *statusWriter) noteReason(t *v1alpha1.Target, n *TargetNotes) (reason, message string) {
 	switch {
 	case n.Denied != "":

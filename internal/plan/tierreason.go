@@ -6,8 +6,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// ExplainTierChange says in a sentence why the tier after is active and the tier before no longer is; before is nil
-// where none was active.
+// ExplainTierChange says in a sentence why the tier after is active and the tier before no longer
+// is; before is nil where none was active.
 func ExplainTierChange(b *v1alpha1.ExternalBackend, p *Publication, before *int32, after int32) string {
 	f := failover(b)
 	switch {

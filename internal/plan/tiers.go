@@ -10,7 +10,8 @@ import (
 type Failover struct {
 	// MinHealthyPercent is the healthy share in percent, 1 to 100, from which on a tier qualifies.
 	MinHealthyPercent int32
-	// FailbackDelay is how long a better tier must have qualified without a break before it is active again.
+	// FailbackDelay is how long a better tier must have qualified without a break before it is active
+	// again.
 	FailbackDelay time.Duration
 	// Manual leaves an active tier only when it no longer qualifies.
 	Manual bool
@@ -18,7 +19,8 @@ type Failover struct {
 	Pinned *int32
 }
 
-// Tier is what the choice of the active tier needs to know of the endpoints of one number. Only endpoints of Active targets that are not leaving count.
+// Tier is what the choice of the active tier needs to know of the endpoints of one number. Only
+// endpoints of Active targets that are not leaving count.
 type Tier struct {
 	Number int32
 	// Endpoints, of which Verdicts have been judged, of which Healthy are healthy.
@@ -39,7 +41,8 @@ type TierState struct {
 	// Untold: some of what is published can't be told yet whose it is, so that the next choice reads
 	// Active and None back again.
 	Untold bool
-	// Since tells from when on each tier that qualifies has done so without a break. It is held in memory alone: a restart starts it anew, which can only lengthen a delay.
+	// Since tells from when on each tier that qualifies has done so without a break. It is held in
+	// memory alone: a restart starts it anew, which can only lengthen a delay.
 	Since map[int32]time.Time
 }
 
@@ -51,22 +54,25 @@ func (f Failover) qualifies(t Tier) bool {
 // expected reports whether the tier has endpoints or waits for some.
 func (t Tier) expected() bool { return t.Endpoints > 0 || t.Pending }
 
-// mayQualify reports whether the tier would qualify if every endpoint that has no verdict yet turned out healthy.
-// A tier whose name has no answer yet may get any number of healthy endpoints.
+// mayQualify reports whether the tier would qualify if every endpoint that has no verdict yet
+// turned out healthy. A tier whose name has no answer yet may get any number of healthy endpoints.
 func (f Failover) mayQualify(t Tier) bool {
 	best := Tier{Verdicts: t.Endpoints, Healthy: t.Healthy + t.Endpoints - t.Verdicts}
 	return t.Pending || f.qualifies(best)
 }
 
-// ChooseTier returns the active tier among tiers, which are sorted by number, and the time of the next look (zero: none by time alone).
+// ChooseTier returns the active tier among tiers, which are sorted by number, and the time of the
+// next look (zero: none by time alone).
 //
 //  1. A pinned tier is active.
-//  2. The best tier is the first that qualifies. While a better one may still qualify, the best wins no race against it:
+//  2. The best tier is the first that qualifies. While a better one may still qualify, the best
+//     wins no race against it:
 //     the active tier stays where it qualifies, and where it may while no better tier has a healthy endpoint. Else the first
 //     tier that has, or waits for, endpoints is active. Where none was active, endpoints without a verdict change nothing.
 //  3. Where no tier qualifies, none is active.
 //  4. An active tier that no longer qualifies hands over to the best at once.
-//  5. From one that does, a better tier takes over once it has qualified for FailbackDelay, and never where failback is Manual.
+//  5. From one that does, a better tier takes over once it has qualified for FailbackDelay, and
+//     never where failback is Manual.
 func ChooseTier(f Failover, tiers []Tier, prev TierState, now time.Time) (TierState, time.Time) {
 	next := TierState{Since: f.qualifiedSince(tiers, prev, now)}
 	best := slices.IndexFunc(tiers, f.qualifies)
@@ -113,7 +119,8 @@ func (f Failover) qualifiedSince(tiers []Tier, prev TierState, now time.Time) ma
 	return since
 }
 
-// await is step 2 where the active tier does not qualify. tiers are those better than the best that qualifies.
+// await is step 2 where the active tier does not qualify. tiers are those better than the best that
+// qualifies.
 func (f Failover) await(tiers []Tier, prev TierState, next *TierState) {
 	first := tiers[slices.IndexFunc(tiers, Tier.expected)].Number
 	switch {
@@ -126,7 +133,8 @@ func (f Failover) await(tiers []Tier, prev TierState, next *TierState) {
 	}
 }
 
-// awaits reports whether that tier may still qualify, and no better one has a healthy endpoint meanwhile.
+// awaits reports whether that tier may still qualify, and no better one has a healthy endpoint
+// meanwhile.
 func (f Failover) awaits(tiers []Tier, number int32) bool {
 	for _, t := range tiers {
 		switch {

@@ -9,7 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Port is one port of an EndpointSlice: the name and protocol are those of the Service port that it serves, the number is the one that traffic goes to.
+// Port is one port of an EndpointSlice: the name and protocol are those of the Service port that it
+// serves, the number is the one that traffic goes to.
 type Port struct {
 	Name        string
 	Port        int32
@@ -19,10 +20,12 @@ type Port struct {
 
 // Endpoint is one endpoint as it is, or is to be, published: one address, one list of ports.
 type Endpoint struct {
-	// Target is the name of the target in spec.targets; "" where a published endpoint can't be attributed to one.
+	// Target is the name of the target in spec.targets; "" where a published endpoint can't be
+	// attributed to one.
 	Target string
 	Addr   netip.Addr
-	// Ports is what its slice says, sorted by name. Endpoints with equal lists (and one address family) form one group of slices.
+	// Ports is what its slice says, sorted by name. Endpoints with equal lists (and one address
+	// family) form one group of slices.
 	Ports []Port
 
 	Hostname, Zone, NodeName string
@@ -39,22 +42,27 @@ type Endpoint struct {
 	// with the rank added.
 	Rank uint8
 	Tier int32
-	// DrainUntil is when an address that left spec or DNS stops being published, in whole seconds; zero where it is not leaving.
+	// DrainUntil is when an address that left spec or DNS stops being published, in whole seconds;
+	// zero where it is not leaving.
 	DrainUntil time.Time
 }
 
 // SliceTemplate is what every slice of one ExternalBackend shares.
 type SliceTemplate struct {
 	Namespace string
-	// Service is the name of the Service that the slices serve, Backend that of the ExternalBackend that writes them.
+	// Service is the name of the Service that the slices serve, Backend that of the ExternalBackend
+	// that writes them.
 	Service, Backend string
-	// Labels are spec.service.labels: kube-proxy and others select slices by the labels of their Service.
+	// Labels are spec.service.labels: kube-proxy and others select slices by the labels of their
+	// Service.
 	Labels map[string]string
 	// Owner is the owner reference that every slice carries; nil: those that it has stay.
 	Owner *metav1.OwnerReference
-	// Headless slices carry the label service.kubernetes.io/headless, so that kube-proxy passes them over.
+	// Headless slices carry the label service.kubernetes.io/headless, so that kube-proxy passes them
+	// over.
 	Headless bool
-	// ZoneHints gives every endpoint with a zone that zone as hint; NodeHints its node likewise (KEP-4444, KEP-3015).
+	// ZoneHints gives every endpoint with a zone that zone as hint; NodeHints its node likewise
+	// (KEP-4444, KEP-3015).
 	ZoneHints, NodeHints bool
 	// Taken are names that no new slice can have, because other objects have them.
 	Taken map[string]bool
@@ -62,7 +70,8 @@ type SliceTemplate struct {
 	Max int
 }
 
-// SliceChanges are the writes that turn the published slices into the wanted ones, to be applied in this order: Create, Update, Delete, each from first to last.
+// SliceChanges are the writes that turn the published slices into the wanted ones, to be applied in
+// this order: Create, Update, Delete, each from first to last.
 type SliceChanges struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 }

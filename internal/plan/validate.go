@@ -18,8 +18,9 @@ import (
 // maxErrors is how many errors one message tells.
 const maxErrors = 3
 
-// Validate checks what the schema can't say within its budget. live is the Service that spec.serviceRef names, or nil. The message names each field and what would
-// be right; "" where all is well.
+// Validate checks what the schema can't say within its budget. live is the Service that
+// spec.serviceRef names, or nil. The message names each field and what would be right; "" where all
+// is well.
 func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
@@ -54,7 +55,8 @@ func validateMetadata(s *v1alpha1.Service, path *field.Path) field.ErrorList {
 	}
 	errs := validation.ValidateLabels(plain(s.Labels), path.Child("labels"))
 	errs = append(errs, metadata.ValidateAnnotations(plain(s.Annotations), path.Child("annotations"))...)
-	slices.SortFunc(errs, func(a, b *field.Error) int { return cmp.Compare(a.Error(), b.Error()) }) // they come in a map's order
+	// they come in a map's order
+	slices.SortFunc(errs, func(a, b *field.Error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errs
 }
 
@@ -103,7 +105,8 @@ func validatePin(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList 
 	return field.ErrorList{field.Invalid(path, pin, "no target can be in that tier")}
 }
 
-// validateLocal: with a traffic policy Local kube-proxy drops the traffic of every node without an endpoint of its own.
+// validateLocal: with a traffic policy Local kube-proxy drops the traffic of every node without an
+// endpoint of its own.
 func validateLocal(b *v1alpha1.ExternalBackend, live *corev1.Service, path *field.Path) field.ErrorList {
 	if !localOnly(b, live) {
 		return nil

@@ -21,7 +21,11 @@ func benchInput() Input {
 			n := i*100 + j
 			rule := v1alpha1.PolicyRule{Ports: []v1alpha1.PolicyPort{{Port: int32(1000 + n), EndPort: int32(2000 + n)}}}
 			for k := range 10 {
-				rule.CIDRs = append(rule.CIDRs, fmt.Sprintf("%d.%d.%d.0/24", 20+n%100, n/100, k), fmt.Sprintf("2001:db8:%x:%x::/64", n, k))
+				rule.CIDRs = append(
+					rule.CIDRs,
+					fmt.Sprintf("%d.%d.%d.0/24", 20+n%100, n/100, k),
+					fmt.Sprintf("2001:db8:%x:%x::/64", n, k),
+				)
 			}
 			if n%2 == 0 {
 				rule.Hostnames = []string{fmt.Sprintf("*.h%d.example.com", n)}
@@ -33,7 +37,10 @@ func benchInput() Input {
 	for n := range 1000 {
 		pod := netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0})
 		in.ClusterRanges.Discovered = append(in.ClusterRanges.Discovered, netip.PrefixFrom(pod, 24))
-		in.ClusterRanges.NodeAddresses = append(in.ClusterRanges.NodeAddresses, netip.AddrFrom4([4]byte{172, 16, byte(n >> 8), byte(n)}))
+		in.ClusterRanges.NodeAddresses = append(
+			in.ClusterRanges.NodeAddresses,
+			netip.AddrFrom4([4]byte{172, 16, byte(n >> 8), byte(n)}),
+		)
 	}
 	return in
 }

@@ -89,9 +89,17 @@ func nameserver(ns string) modelQuestion {
 }
 
 var thisCluster = ClusterRanges{
-	Declared:      []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
-	Discovered:    []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")},
-	NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("::ffff:192.0.2.11")},
+	Declared: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
+	Discovered: []netip.Prefix{
+		netip.MustParsePrefix("10.96.0.0/12"),
+		netip.MustParsePrefix("10.244.0.0/16"),
+		netip.MustParsePrefix("fd00:244::/64"),
+	},
+	NodeAddresses: []netip.Addr{
+		netip.MustParseAddr("192.0.2.10"),
+		netip.MustParseAddr("2001:db8::10"),
+		netip.MustParseAddr("::ffff:192.0.2.11"),
+	},
 }
 
 func TestForbiddenAlways(t *testing.T) {

@@ -32,10 +32,34 @@ func some[T any](w world, most int, draw func() T) []T {
 
 // v4 draws addresses of every kind, and neighbours of them.
 func (w world) v4() netip.Addr {
-	a := netip.MustParseAddr(pick(w,
-		"203.0.113.1", "203.0.113.7", "198.51.100.53", "10.96.0.1", "10.96.0.255", "10.244.1.1", "172.16.0.1", "172.16.0.2",
-		"100.100.100.200", "168.63.129.16", "192.0.0.192", "100.80.80.80", "100.96.0.96", "127.0.0.1", "126.255.255.255", "128.0.0.0",
-		"0.0.0.0", "0.1.2.3", "169.254.169.254", "169.253.255.255", "224.0.0.1", "239.255.255.255", "240.0.0.0", "255.255.255.255", "255.255.255.254"))
+	a := netip.MustParseAddr(pick(
+		w,
+		"203.0.113.1",
+		"203.0.113.7",
+		"198.51.100.53",
+		"10.96.0.1",
+		"10.96.0.255",
+		"10.244.1.1",
+		"172.16.0.1",
+		"172.16.0.2",
+		"100.100.100.200",
+		"168.63.129.16",
+		"192.0.0.192",
+		"100.80.80.80",
+		"100.96.0.96",
+		"127.0.0.1",
+		"126.255.255.255",
+		"128.0.0.0",
+		"0.0.0.0",
+		"0.1.2.3",
+		"169.254.169.254",
+		"169.253.255.255",
+		"224.0.0.1",
+		"239.255.255.255",
+		"240.0.0.0",
+		"255.255.255.255",
+		"255.255.255.254",
+	))
 	if next := a.Next(); next.IsValid() && w.IntN(4) == 0 {
 		return next
 	}
@@ -44,10 +68,34 @@ func (w world) v4() netip.Addr {
 
 // around embeds an IPv4 address in a form that may lead to it, or nearly so.
 func (w world) around(v4 netip.Addr) netip.Addr {
-	b := netip.MustParseAddr(pick(w, "::", "::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "64:ff9b:1:a::", "64:ff9b:2::",
-		"2002::", "2001::", "2001:db8::", "2001:db8::5efe:0:0", "2001:db8:0:0:200:5efe::", "2001:db8:0:0:100:5efe::", "fe80::5efe:0:0")).As16()
+	b := netip.MustParseAddr(pick(
+		w,
+		"::",
+		"::ffff:0:0",
+		"::ffff:0:0:0",
+		"64:ff9b::",
+		"64:ff9b:1::",
+		"64:ff9b:1:a::",
+		"64:ff9b:2::",
+		"2002::",
+		"2001::",
+		"2001:db8::",
+		"2001:db8::5efe:0:0",
+		"2001:db8:0:0:200:5efe::",
+		"2001:db8:0:0:100:5efe::",
+		"fe80::5efe:0:0",
+	)).
+		As16()
 	v := v4.As4()
-	at := pick(w, [4]int{12, 13, 14, 15}, [4]int{2, 3, 4, 5}, [4]int{4, 5, 6, 7}, [4]int{6, 7, 9, 10}, [4]int{7, 9, 10, 11}, [4]int{9, 10, 11, 12})
+	at := pick(
+		w,
+		[4]int{12, 13, 14, 15},
+		[4]int{2, 3, 4, 5},
+		[4]int{4, 5, 6, 7},
+		[4]int{6, 7, 9, 10},
+		[4]int{7, 9, 10, 11},
+		[4]int{9, 10, 11, 12},
+	)
 	flip := pick(w, byte(0), byte(0), byte(0xff))
 	for i, j := range at {
 		b[j] = v[i] ^ flip
@@ -62,8 +110,30 @@ func (w world) addr() netip.Addr {
 	case 1:
 		return w.around(w.v4())
 	case 2:
-		return netip.MustParseAddr(pick(w, "2001:db8::1", "2001:db8:1::1", "fd00:96::1", "fd00:244::1", "::", "::1", "::2", "fe80::1", "febf::1", "fec0::1",
-			"ff02::1", "fd00:ec2::254", "fd00:ec2::23", "fd00:ec2::253", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:100::100:200"))
+		return netip.MustParseAddr(
+			pick(
+				w,
+				"2001:db8::1",
+				"2001:db8:1::1",
+				"fd00:96::1",
+				"fd00:244::1",
+				"::",
+				"::1",
+				"::2",
+				"fe80::1",
+				"febf::1",
+				"fec0::1",
+				"ff02::1",
+				"fd00:ec2::254",
+				"fd00:ec2::23",
+				"fd00:ec2::253",
+				"fd20:ce::254",
+				"fd00:c1::a9fe:a9fe",
+				"fd00:42::42",
+				"fd00:a9fe:a9fe::1",
+				"fd00:100::100:200",
+			),
+		)
 	}
 	return pick(w, netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.244.1.1"))
 }
@@ -85,7 +155,10 @@ var targetNames = []string{
 func (w world) name() string { return pick(w, targetNames...) }
 
 func (w world) port() Port {
-	return Port{pick(w, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP), pick(w, uint16(1), 53, 5431, 5432, 5440, 5441, 65535)}
+	return Port{
+		pick(w, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP),
+		pick(w, uint16(1), 53, 5431, 5432, 5440, 5441, 65535),
+	}
 }
 
 func (w world) rule() v1alpha1.PolicyRule {
@@ -97,7 +170,10 @@ func (w world) rule() v1alpha1.PolicyRule {
 		})
 	}
 	r.Ports = some(w, 2, func() v1alpha1.PolicyPort {
-		p := v1alpha1.PolicyPort{Protocol: pick(w, "", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP), Port: int32(w.port().Port)}
+		p := v1alpha1.PolicyPort{
+			Protocol: pick(w, "", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP),
+			Port:     int32(w.port().Port),
+		}
 		switch w.IntN(4) {
 		case 0:
 			p.Port, p.EndPort = 1, 65535
@@ -115,9 +191,16 @@ func (w world) rule() v1alpha1.PolicyRule {
 func (w world) policy(mode v1alpha1.PolicyMode) v1alpha1.ExternalBackendPolicy {
 	p := v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", w.Uint32())}}
 	p.Spec.Mode = mode
-	p.Spec.NamespaceSelector = pick(w, metav1.LabelSelector{},
+	p.Spec.NamespaceSelector = pick(
+		w,
+		metav1.LabelSelector{},
 		metav1.LabelSelector{MatchLabels: map[string]string{"team": "shop"}},
-		metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "team", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"shop"}}}})
+		metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "team", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"shop"}},
+			},
+		},
+	)
 	p.Spec.Allow = some(w, 4, w.rule)
 	if w.IntN(2) == 0 {
 		p.Spec.AllowNameservers = some(w, 2, func() string {
@@ -140,13 +223,21 @@ func (w world) input() Input {
 		return func() netip.Prefix { return netip.MustParsePrefix(pick(w, texts...)) }
 	}
 	in.ClusterRanges.Declared = some(w, 2, prefix("10.96.0.0/16", "10.0.0.0/8", "fd00:96::/112"))
-	in.ClusterRanges.Discovered = some(w, 4, prefix("10.96.0.0/24", "10.244.1.0/24", "fd00:244::/64", "203.0.113.0/30", "2001:db8::/120"))
+	in.ClusterRanges.Discovered = some(
+		w,
+		4,
+		prefix("10.96.0.0/24", "10.244.1.0/24", "fd00:244::/64", "203.0.113.0/30", "2001:db8::/120"),
+	)
 	in.ClusterRanges.NodeAddresses = some(w, 3, w.v4)
 	return in
 }
 
 func (w world) question() modelQuestion {
-	q := modelQuestion{call: pick(w, "Target", "Target", "Target", "Unnamed", "Lookup", "Name", "Nameserver"), addr: w.addr(), port: pick(w, uint16(53), 853)}
+	q := modelQuestion{
+		call: pick(w, "Target", "Target", "Target", "Unnamed", "Lookup", "Name", "Nameserver"),
+		addr: w.addr(),
+		port: pick(w, uint16(53), 853),
+	}
 	if q.call != "Nameserver" {
 		q.ports = some(w, 2, w.port)
 	}
@@ -204,8 +295,12 @@ func FuzzDecisions(f *testing.F) {
 
 // clusterOfTheFuzz has a range of every sort.
 var clusterOfTheFuzz = ClusterRanges{
-	Declared:      []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
-	Discovered:    []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")},
+	Declared: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
+	Discovered: []netip.Prefix{
+		netip.MustParsePrefix("10.96.0.0/12"),
+		netip.MustParsePrefix("10.244.0.0/16"),
+		netip.MustParsePrefix("fd00:244::/64"),
+	},
 	NodeAddresses: []netip.Addr{netip.MustParseAddr("172.16.0.1"), netip.MustParseAddr("2001:db8::10")},
 }
 
@@ -317,11 +412,13 @@ func TestLookupAndUnnamedRefuseOnlyTheHopeless(t *testing.T) {
 		s, _ := Compile(w.input())
 		for range 20 {
 			v, q := s.For(pick(w, namespaces...)), w.question()
-			if lookup, target := v.Lookup(q.name, q.ports...), v.Target(q.name, q.addr, q.ports...); !lookup.Allowed && target.Keep(true) {
+			if lookup, target := v.Lookup(q.name, q.ports...), v.Target(q.name, q.addr, q.ports...); !lookup.Allowed &&
+				target.Keep(true) {
 				t.Fatalf("seed %d: %+v: Lookup %+v, Target %+v", seed, q, lookup, target)
 			}
 			for _, name := range []string{q.name, ""} {
-				if unnamed, target := v.Unnamed(q.addr, q.ports...), v.Target(name, q.addr, q.ports...); !unnamed.Keep(true) && target.Keep(true) {
+				if unnamed, target := v.Unnamed(q.addr, q.ports...), v.Target(name, q.addr, q.ports...); !unnamed.Keep(true) &&
+					target.Keep(true) {
 					t.Fatalf("seed %d: %+v: Unnamed %+v, Target %q %+v", seed, q, unnamed, name, target)
 				}
 			}
@@ -357,7 +454,11 @@ func TestOrderDecidesNothingAndInputsStay(t *testing.T) {
 			slices.Reverse(p.Spec.Allow)
 			reversed.Policies = append(reversed.Policies, p)
 		}
-		reversed.ClusterRanges = ClusterRanges{slices.Clone(in.ClusterRanges.Declared), slices.Clone(in.ClusterRanges.Discovered), slices.Clone(in.ClusterRanges.NodeAddresses)}
+		reversed.ClusterRanges = ClusterRanges{
+			slices.Clone(in.ClusterRanges.Declared),
+			slices.Clone(in.ClusterRanges.Discovered),
+			slices.Clone(in.ClusterRanges.NodeAddresses),
+		}
 		slices.Reverse(reversed.ClusterRanges.Discovered)
 		reversed.DefaultDeny = in.DefaultDeny
 		copied := make([]v1alpha1.ExternalBackendPolicy, len(in.Policies))

@@ -133,7 +133,8 @@ const maxEmbedded = 5
 //   - NAT64's local 64:ff9b:1::/48 (RFC 8215): wherever a prefix of 48, 56, 64 or 96 bits
 //     puts the address, since which one the network uses can't be told from outside;
 //   - 6to4 (RFC 3056): behind the prefix;
-//   - Teredo (RFC 4380): the server behind the prefix, and the client in the last four bytes, inverted;
+//   - Teredo (RFC 4380): the server behind the prefix, and the client in the last four bytes,
+//     inverted;
 //   - ISATAP (RFC 5214): the last four bytes behind 0:5efe or 200:5efe, under any prefix.
 func embedded(a netip.Addr, found []netip.Addr) []netip.Addr {
 	if !a.Is6() {

@@ -144,9 +144,9 @@ func (s *sight) put(w *witness, o origin) {
 	}
 }
 
-// believes reports whether the silence of an endpoint, as long as its threshold asks for, is its own.
-// started is when its last probe began. Where the others are silent, too, the prober is blind from
-// then on.
+// believes reports whether the silence of an endpoint, as long as its threshold asks for, is its
+// own. started is when its last probe began. Where the others are silent, too, the prober is blind
+// from then on.
 func (s *sight) believes(w *witness, started, now instant) bool {
 	if s.blind {
 		return false
@@ -269,8 +269,8 @@ func (r *recent) from(at instant) int {
 	return r.sum(slot)
 }
 
-// after counts what has happened after an instant, but for a part of a slot, and of what is too long
-// ago.
+// after counts what has happened after an instant, but for a part of a slot, and of what is too
+// long ago.
 func (r *recent) after(at instant) int { return r.sum(max(slotOf(at)+1, r.newest-slotCount+1)) }
 
 func (r *recent) sum(slot int64) (n int) {

@@ -37,7 +37,11 @@ func (f fleet) list(owner int) []Endpoint {
 			net, host = 0, owner*f.each+i
 		}
 		addr := netip.AddrFrom4([4]byte{10, byte(net >> 8), byte(net), byte(host)})
-		list[i] = Endpoint{ID: ID{fmt.Sprintf("t%d-%d", owner, i), addr, 80}, Dial: netip.AddrPortFrom(addr, 80), Seed: Healthy}
+		list[i] = Endpoint{
+			ID:   ID{fmt.Sprintf("t%d-%d", owner, i), addr, 80},
+			Dial: netip.AddrPortFrom(addr, 80),
+			Seed: Healthy,
+		}
 	}
 	return list
 }
@@ -133,7 +137,8 @@ func paced(change func(*Check)) func(int) *Check {
 
 var thousand, hundred = fleet{owners: 50, each: 20}, fleet{owners: 10, each: 10}
 
-// TestBlindProberTakesNothingDown: where this host hears from nearly nobody, nobody is Unhealthy for it, neither then nor after it.
+// TestBlindProberTakesNothingDown: where this host hears from nearly nobody, nobody is Unhealthy
+// for it, neither then nor after it.
 func TestBlindProberTakesNothingDown(t *testing.T) {
 	unreachable := func(Endpoint) (outcome, time.Duration) { return failed(ReasonUnreachable), 20 * ms }
 	for name, o := range map[string]outage{
@@ -189,7 +194,8 @@ func TestBlindProberTakesNothingDown(t *testing.T) {
 	}
 }
 
-// TestDeathsAreFoundAsEver: what dies where others are heard is Unhealthy at the same time as without any blind prober.
+// TestDeathsAreFoundAsEver: what dies where others are heard is Unhealthy at the same time as
+// without any blind prober.
 func TestDeathsAreFoundAsEver(t *testing.T) {
 	owner := func(dead int) func(place) peer {
 		return func(at place) peer {
@@ -318,7 +324,9 @@ func TestBlindnessIsTold(t *testing.T) {
 			e.Forget(f.key(i))
 		}
 		settled(sec)
-		if s := &e.sight; s.healthy.n+s.silent.n+s.answers.total+s.silences.total+len(s.healthy.owners)+len(s.silent.nets) != 0 {
+		if s := &e.sight; s.healthy.n+s.silent.n+s.answers.total+s.silences.total+len(s.healthy.owners)+len(
+			s.silent.nets,
+		) != 0 {
 			t.Errorf("%+v is left of nobody", s.healthy)
 		}
 	})

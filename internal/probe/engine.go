@@ -81,7 +81,8 @@ func (e *Engine) now() instant { return time.Since(e.epoch) }
 // Forget ends all probing for owner.
 func (e *Engine) Forget(owner types.NamespacedName) { e.Sync(owner, nil, nil) }
 
-// States returns the states of owner's endpoints, parallel to those of its last Sync; nil where there is no such owner.
+// States returns the states of owner's endpoints, parallel to those of its last Sync; nil where
+// there is no such owner.
 func (e *Engine) States(owner types.NamespacedName) []State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,10 +98,11 @@ func (e *Engine) States(owner types.NamespacedName) []State {
 	return states
 }
 
-// Sync says what is to be probed for owner from now on, and how. Endpoints that stay keep their verdicts; where the
-// check asks something else than before, or an endpoint is dialled elsewhere, only their counts begin anew. IDs are
-// unique; the order of endpoints means nothing, but one that stays as it was is cheaper, and the very same list costs
-// nothing: it is the engine's to keep. A nil check is Forget.
+// Sync says what is to be probed for owner from now on, and how. Endpoints that stay keep their
+// verdicts; where the check asks something else than before, or an endpoint is dialled elsewhere,
+// only their counts begin anew. IDs are unique; the order of endpoints means nothing, but one that
+// stays as it was is cheaper, and the very same list costs nothing: it is the engine's to keep. A
+// nil check is Forget.
 func (e *Engine) Sync(key types.NamespacedName, check *Check, endpoints []Endpoint) {
 	if check == nil {
 		endpoints = nil
@@ -273,8 +275,8 @@ func (e *Engine) nextLocked(t *target, now instant) instant {
 	return t.machine.next(t.owner.rules, t.phase(), now)
 }
 
-// Start probes until ctx ends, and returns once every probe has ended and every connection is closed. An engine runs
-// once.
+// Start probes until ctx ends, and returns once every probe has ended and every connection is
+// closed. An engine runs once.
 func (e *Engine) Start(ctx context.Context) error {
 	net, err := newNetwork(e.options.MaxConcurrent, e.options.Log)
 	if err != nil {

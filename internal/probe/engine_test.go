@@ -189,7 +189,8 @@ func closedPort(t *testing.T) net.Addr {
 	return listener.Addr()
 }
 
-// fullBacklog returns the port of a listener that takes no more connections: a SYN stays without an answer.
+// fullBacklog returns the port of a listener that takes no more connections: a SYN stays without an
+// answer.
 func fullBacklog(t *testing.T) uint16 {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -332,7 +333,8 @@ func TestHTTPAgainstARealServer(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	r := <-requests
-	if r.Host != "db.example.com:81" || r.URL.String() != "/healthz?deep=1" || r.Header.Get("X-Probe") != "1" || r.Method != "GET" {
+	if r.Host != "db.example.com:81" || r.URL.String() != "/healthz?deep=1" || r.Header.Get("X-Probe") != "1" ||
+		r.Method != "GET" {
 		t.Errorf("%+v", r)
 	}
 	check.HTTP = &HTTPGet{Expected: []StatusRange{{200, 299}}}
@@ -477,8 +479,8 @@ func TestTLS(t *testing.T) {
 var quiet = log.New(io.Discard, "", 0)
 
 // TestClientCertificates: a check over TLS says whether the peer accepts the certificate that it is
-// shown, even where all that is asked for is a connection, and in TLS 1.3, in which the peer refuses
-// it only after this side is done.
+// shown, even where all that is asked for is a connection, and in TLS 1.3, in which the peer
+// refuses it only after this side is done.
 func TestClientCertificates(t *testing.T) {
 	root, other := newCertificates(t), newCertificates(t)
 	later := time.Now().Add(time.Hour)
@@ -529,8 +531,8 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestAcceptance has servers that complete the handshake of TLS 1.3 and then do all sorts of things, to
-// a check that asks for a connection alone.
+// TestAcceptance has servers that complete the handshake of TLS 1.3 and then do all sorts of
+// things, to a check that asks for a connection alone.
 func TestAcceptance(t *testing.T) {
 	root := newCertificates(t)
 	certificate := root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))
@@ -573,8 +575,8 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-// TestAcceptanceWaitsBriefly: a peer that sends session tickets is accepted at once, another one that
-// says nothing after one second.
+// TestAcceptanceWaitsBriefly: a peer that sends session tickets is accepted at once, another one
+// that says nothing after one second.
 func TestAcceptanceWaitsBriefly(t *testing.T) {
 	root := newCertificates(t)
 	certificate := root.leaf(t, "db.example.com", time.Now().Add(24*time.Hour))
@@ -584,7 +586,9 @@ func TestAcceptanceWaitsBriefly(t *testing.T) {
 			ours, theirs := net.Pipe()
 			var group sync.WaitGroup
 			group.Go(func() {
-				hang(tls.Server(theirs, &tls.Config{Certificates: []tls.Certificate{certificate}, SessionTicketsDisabled: disabled}))
+				hang(
+					tls.Server(theirs, &tls.Config{Certificates: []tls.Certificate{certificate}, SessionTicketsDisabled: disabled}),
+				)
 			})
 			begun := time.Now()
 			if err := h.secure(ours, Endpoint{Host: "db.example.com"}).establish(); err != nil {
@@ -661,7 +665,9 @@ func TestGRPCAgainstARealServer(t *testing.T) {
 					t.Errorf("%q: %+v, want %+v", service, got, want)
 				}
 			}
-			if got := state(t, Check{GRPC: &GRPC{}, TLS: over}, at(start(t, false, options...))); got != unhealthy(ReasonUnexpectedStatus) {
+			if got := state(t, Check{GRPC: &GRPC{}, TLS: over}, at(start(t, false, options...))); got != unhealthy(
+				ReasonUnexpectedStatus,
+			) {
 				t.Errorf("without the service: %+v", got)
 			}
 		})

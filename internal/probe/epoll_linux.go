@@ -40,12 +40,13 @@ func fileLimit() int {
 	return int(min(limit.Cur, 1<<30))
 }
 
-// poller is the network over one epoll instance, edge-triggered. Connections are non-blocking sockets; none costs a
-// goroutine but during its TLS handshake, which computes for long and must not hold up the others. All are ended with a
-// reset, which leaves no TIME_WAIT on either side.
+// poller is the network over one epoll instance, edge-triggered. Connections are non-blocking
+// sockets; none costs a goroutine but during its TLS handshake, which computes for long and must
+// not hold up the others. All are ended with a reset, which leaves no TIME_WAIT on either side.
 //
-// Most of what a probe costs is the kernel's work, and a third of that is to make and to free a socket. So sockets are
-// used again: they are only disconnected (connect(2), AF_UNSPEC) and stay registered.
+// Most of what a probe costs is the kernel's work, and a third of that is to make and to free a
+// socket. So sockets are used again: they are only disconnected (connect(2), AF_UNSPEC) and stay
+// registered.
 type poller struct {
 	epoll  int
 	bell   *os.File // an eventfd that ends wait
@@ -378,7 +379,8 @@ func (p *poller) connected(c *conn) {
 		p.speak(c)
 		return
 	}
-	// What follows is written in several pieces; none may wait for the acknowledgement of the one before.
+	// What follows is written in several pieces; none may wait for the acknowledgement of the one
+	// before.
 	_ = unix.SetsockoptInt(c.socket.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	if c.handler.tls == nil {
 		p.speak(c)

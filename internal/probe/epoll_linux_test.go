@@ -30,8 +30,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// counting answers the HTTP requests of each connection with answer, and reports the number of the connection for each.
-// answer gets the numbers of the connection and of the request on it, both from 1, and reports whether to go on.
+// counting answers the HTTP requests of each connection with answer, and reports the number of the
+// connection for each. answer gets the numbers of the connection and of the request on it, both
+// from 1, and reports whether to go on.
 func counting(answer func(c net.Conn, connection, request int) bool) (handle func(net.Conn), probes <-chan int) {
 	reports, accepted := make(chan int, 10000), make(chan int, 1)
 	accepted <- 0
@@ -92,7 +93,14 @@ func newProber(t testing.TB, check Check, endpoint Endpoint) *prober {
 
 // start begins a probe that may go over a connection which was dialled at since or later.
 func (p *prober) start(started, since instant) *attempt {
-	a := &attempt{target: &p.target, handler: p.handler, endpoint: p.target.Endpoint, keep: true, started: started, since: since}
+	a := &attempt{
+		target:   &p.target,
+		handler:  p.handler,
+		endpoint: p.target.Endpoint,
+		keep:     true,
+		started:  started,
+		since:    since,
+	}
 	p.network.start(a)
 	return a
 }
@@ -180,7 +188,8 @@ func TestRestartsDoNotEndKeeping(t *testing.T) {
 	}
 }
 
-// TestLargeCertificatesAreNotKept: what a peer shows in its handshake stays in memory as long as the connection does.
+// TestLargeCertificatesAreNotKept: what a peer shows in its handshake stays in memory as long as
+// the connection does.
 func TestLargeCertificatesAreNotKept(t *testing.T) {
 	for _, test := range []struct {
 		size int
@@ -263,8 +272,8 @@ func TestFreshDialAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestClosedConnectionsAreHints lets a server die with a kept connection: long before the next regular probe its death is
-// known.
+// TestClosedConnectionsAreHints lets a server die with a kept connection: long before the next
+// regular probe its death is known.
 func TestClosedConnectionsAreHints(t *testing.T) {
 	root := newCertificates(t)
 	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
@@ -307,8 +316,8 @@ func TestClosedConnectionsAreHints(t *testing.T) {
 	}
 }
 
-// TestNoneKeptForWhoClosesThem has a server that closes every connection once it is idle: the second such close is the
-// last.
+// TestNoneKeptForWhoClosesThem has a server that closes every connection once it is idle: the
+// second such close is the last.
 func TestNoneKeptForWhoClosesThem(t *testing.T) {
 	e, notified := running(t, Options{})
 	idle := make(chan net.Conn, 10)
@@ -343,7 +352,8 @@ func TestNoneKeptForWhoClosesThem(t *testing.T) {
 	}
 }
 
-// lateID returns an ID whose first regular probe, with a period of 59 s, comes late in an engine's life.
+// lateID returns an ID whose first regular probe, with a period of 59 s, comes late in an engine's
+// life.
 func lateID() ID {
 	return findID(func(phase uint64) bool { return slot(epochOffset, 59*sec, phase) > epochOffset+50*sec })
 }
@@ -362,7 +372,8 @@ func findID(suits func(phase uint64) bool) ID {
 	}
 }
 
-// TestStaleConnectionsAreNoFailures has a server that closes a kept connection as soon as it is used again.
+// TestStaleConnectionsAreNoFailures has a server that closes a kept connection as soon as it is
+// used again.
 func TestStaleConnectionsAreNoFailures(t *testing.T) {
 	handle, probes := counting(func(c net.Conn, connection, request int) bool {
 		if request == 2 {
@@ -420,8 +431,9 @@ func TestPolicyIsAskedBeforeARedial(t *testing.T) {
 	}
 }
 
-// TestHalfOpenConnectionIsNoDeath has a kept connection of which the peer knows no more, as after a firewall has forgotten it: the probe that goes over it
-// stays unanswered, those beside it and after it dial anew.
+// TestHalfOpenConnectionIsNoDeath has a kept connection of which the peer knows no more, as after a
+// firewall has forgotten it: the probe that goes over it stays unanswered, those beside it and
+// after it dial anew.
 func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
 	handle, probes := counting(func(c net.Conn, connection, request int) bool {
 		if connection == 1 && request == 2 {
@@ -604,7 +616,8 @@ func useUpFiles(t *testing.T) (restore func()) {
 	}
 }
 
-// TestAnswerToAHandshakeInTime: a handshake to which the peer has answered, but whose goroutine doesn't get to run, isn't the peer's fault.
+// TestAnswerToAHandshakeInTime: a handshake to which the peer has answered, but whose goroutine
+// doesn't get to run, isn't the peer's fault.
 func TestAnswerToAHandshakeInTime(t *testing.T) {
 	for answered, want := range map[bool]outcome{false: failed(ReasonTimeout), true: {}} {
 		c := &conn{phase: handshaking, socket: socket{gate: newGate()}, tls: new(session)}
@@ -697,7 +710,8 @@ func timeWaits(t *testing.T, port int) int {
 	for line := range strings.Lines(string(table)) {
 		fields := strings.Fields(line)
 		mine := fmt.Sprintf(":%04X", port)
-		if len(fields) > 3 && (strings.HasSuffix(fields[1], mine) || strings.HasSuffix(fields[2], mine)) && fields[3] == "06" {
+		if len(fields) > 3 && (strings.HasSuffix(fields[1], mine) || strings.HasSuffix(fields[2], mine)) &&
+			fields[3] == "06" {
 			n++
 		}
 	}

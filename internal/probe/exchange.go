@@ -18,15 +18,15 @@ const (
 	maxKeptHandshake = 16 << 10
 )
 
-// exchange is what is said over one connection, without any I/O. One exchange serves all the probes that go over its
-// connection, one after the other.
+// exchange is what is said over one connection, without any I/O. One exchange serves all the probes
+// that go over its connection, one after the other.
 type exchange interface {
 	// begin appends to dst what opens the next probe. enough: the probe succeeds once that is sent.
 	begin(dst []byte) (out []byte, enough bool)
 	// feed takes what the peer has sent, during a probe or between two. in is only lent.
 	feed(in []byte) answer
-	// cut tells that nothing more comes: err is io.EOF, os.ErrDeadlineExceeded or what the socket said. The answer is
-	// always done.
+	// cut tells that nothing more comes: err is io.EOF, os.ErrDeadlineExceeded or what the socket
+	// said. The answer is always done.
 	cut(err error) answer
 }
 
@@ -65,8 +65,8 @@ func dialOutcome(err error) outcome {
 	return socketOutcome(err)
 }
 
-// socketOutcome is the outcome of a probe that ended with an error of the socket. What says nothing about the peer, such
-// as a lack of file descriptors, memory or source ports, is unknown.
+// socketOutcome is the outcome of a probe that ended with an error of the socket. What says nothing
+// about the peer, such as a lack of file descriptors, memory or source ports, is unknown.
 func socketOutcome(err error) outcome {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -74,7 +74,8 @@ func socketOutcome(err error) outcome {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EPIPE):
 		return failed(ReasonConnectionReset)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN),
-		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO), errors.Is(err, syscall.EACCES): // the last three are ICMP's; EACCES is a firewall's, over IPv6
+		// the last three are ICMP's; EACCES is a firewall's, over IPv6
+		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO), errors.Is(err, syscall.EACCES):
 		return failed(ReasonUnreachable)
 	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
 		return failed(ReasonTimeout)

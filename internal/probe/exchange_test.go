@@ -14,7 +14,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// hear feeds an exchange in pieces of at most size bytes, and ends it with err where it isn't done by then.
+// hear feeds an exchange in pieces of at most size bytes, and ends it with err where it isn't done
+// by then.
 func hear(x exchange, in []byte, size int, err error) answer {
 	for len(in) > 0 {
 		n := min(size, len(in))
@@ -372,7 +373,8 @@ func TestGRPCKeepsUp(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	server.Reset()
-	if a := x.feed(server.frame(h2Ping, 0, 0, "12345678").Bytes()); a.done || !bytes.Equal(a.reply, appendFrame(nil, h2Ping, h2Ack, 0, []byte("12345678"))) {
+	if a := x.feed(server.frame(h2Ping, 0, 0, "12345678").Bytes()); a.done ||
+		!bytes.Equal(a.reply, appendFrame(nil, h2Ping, h2Ack, 0, []byte("12345678"))) {
 		t.Errorf("between probes: %+v", a)
 	}
 	second, _ := x.begin(nil)
@@ -381,7 +383,8 @@ func TestGRPCKeepsUp(t *testing.T) {
 	}
 	server.Reset()
 	server.frame(h2Data, 0, 1, "of a call that is over").serving(3, 2)
-	if a := hear(x, server.Bytes(), 1<<20, io.EOF); a.reason != ReasonGRPCNotServing || a.detail != "not serving, expected SERVING" {
+	if a := hear(x, server.Bytes(), 1<<20, io.EOF); a.reason != ReasonGRPCNotServing ||
+		a.detail != "not serving, expected SERVING" {
 		t.Errorf("%+v", a)
 	}
 	server.Reset()
@@ -400,7 +403,8 @@ func TestIdleGRPCHoldsLittle(t *testing.T) {
 	} {
 		x := grpcFor("")
 		hear(x, newH2().serving(1, 1).Bytes(), 1<<20, io.EOF)
-		if a := hear(x, idle.Bytes(), 100, io.EOF); a.outcome != failed(ReasonUnexpectedResponse) || len(x.partial)+len(x.block) > 2*maxIdle {
+		if a := hear(x, idle.Bytes(), 100, io.EOF); a.outcome != failed(ReasonUnexpectedResponse) ||
+			len(x.partial)+len(x.block) > 2*maxIdle {
 			t.Errorf("%s: %+v, and %d bytes are held", name, a, len(x.partial)+len(x.block))
 		}
 	}
@@ -456,7 +460,8 @@ func TestSocketOutcomes(t *testing.T) {
 	}
 }
 
-// fuzz feeds what a peer sends, whole and in pieces: the end must be the same, and nothing may grow out of bounds.
+// fuzz feeds what a peer sends, whole and in pieces: the end must be the same, and nothing may grow
+// out of bounds.
 func fuzz(t *testing.T, fresh func() exchange, in []byte, held func(exchange) int) {
 	t.Helper()
 	in = in[:min(len(in), 64<<10)]
@@ -468,7 +473,8 @@ func fuzz(t *testing.T, fresh func() exchange, in []byte, held func(exchange) in
 	if a.outcome != b.outcome {
 		t.Errorf("whole: %+v, in pieces: %+v", a, b)
 	}
-	if a.outcome.result == unknown || a.outcome.result == success && a.outcome.reason != "" || a.outcome.result == failure && a.outcome.reason == "" {
+	if a.outcome.result == unknown || a.outcome.result == success && a.outcome.reason != "" ||
+		a.outcome.result == failure && a.outcome.reason == "" {
 		t.Errorf("%+v", a)
 	}
 	if n := held(parts); n > 2*h2MaxFrame+maxHead {
@@ -481,9 +487,18 @@ func fuzz(t *testing.T, fresh func() exchange, in []byte, held func(exchange) in
 
 func FuzzHTTP(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
-	f.Add([]byte("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\nConnection: keep-alive\nTransfer-Encoding: chunked\n\n5;a\nhello\n0\n\n"))
+	f.Add(
+		[]byte(
+			"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\nConnection: keep-alive\nTransfer-Encoding: chunked\n\n5;a\nhello\n0\n\n",
+		),
+	)
 	f.Fuzz(func(t *testing.T, in []byte) {
-		fuzz(t, func() exchange { return httpFor(HTTPGet{}) }, in, func(x exchange) int { return len(x.(*httpExchange).head) })
+		fuzz(
+			t,
+			func() exchange { return httpFor(HTTPGet{}) },
+			in,
+			func(x exchange) int { return len(x.(*httpExchange).head) },
+		)
 	})
 }
 
@@ -497,7 +512,9 @@ func FuzzText(f *testing.F) {
 
 func FuzzGRPC(f *testing.F) {
 	f.Add(newH2().serving(1, 1).Bytes())
-	f.Add(newH2().frame(h2Headers, 0, 1, "").frame(h2Cont, h2EndHeaders, 1, "\x88").frame(h2GoAway, 0, 0, "12345678").Bytes())
+	f.Add(
+		newH2().frame(h2Headers, 0, 1, "").frame(h2Cont, h2EndHeaders, 1, "\x88").frame(h2GoAway, 0, 0, "12345678").Bytes(),
+	)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		fuzz(t, func() exchange { return grpcFor("db") }, in, func(x exchange) int {
 			g := x.(*grpcExchange)

@@ -50,9 +50,10 @@ func authority(e Endpoint) string {
 	return net.JoinHostPort(e.Host, strconv.Itoa(int(e.Dial.Port())))
 }
 
-// grpcExchange calls grpc.health.v1.Health/Check over HTTP/2, one call after the other on one connection. It is written
-// by hand, over x/net's HPACK alone: a call is five frames, and the client of google.golang.org/grpc keeps three
-// goroutines and more than 64 KiB of buffers per connection, which would be most of what a kept endpoint costs.
+// grpcExchange calls grpc.health.v1.Health/Check over HTTP/2, one call after the other on one
+// connection. It is written by hand, over x/net's HPACK alone: a call is five frames, and the
+// client of google.golang.org/grpc keeps three goroutines and more than 64 KiB of buffers per
+// connection, which would be most of what a kept endpoint costs.
 type grpcExchange struct {
 	headers []byte // the encoded request headers, the same for each call
 	message []byte // the request with its gRPC prefix
@@ -225,8 +226,8 @@ func (x *grpcExchange) takeData(f frame) answer {
 	return answer{}
 }
 
-// takeHeaders collects a header block and decodes it when it is whole. Blocks of other streams are decoded too: they
-// change the compression table.
+// takeHeaders collects a header block and decodes it when it is whole. Blocks of other streams are
+// decoded too: they change the compression table.
 func (x *grpcExchange) takeHeaders(f frame) answer {
 	broken := done(failed(ReasonUnexpectedResponse))
 	payload := f.payload
@@ -318,7 +319,8 @@ func (x *grpcExchange) judge() outcome {
 	}
 }
 
-// parseHealthResponse reads message HealthCheckResponse { ServingStatus status = 1; } with its gRPC prefix.
+// parseHealthResponse reads message HealthCheckResponse { ServingStatus status = 1; } with its gRPC
+// prefix.
 func parseHealthResponse(b []byte) (status uint64, ok bool) {
 	if len(b) < 5 || b[0] != 0 || int(binary.BigEndian.Uint32(b[1:])) != len(b)-5 {
 		return 0, false

@@ -44,7 +44,8 @@ func newHandler(c *Check) *handler {
 	return h
 }
 
-// exchange returns what is to be said to an endpoint, nil where a connection is all that is asked for.
+// exchange returns what is to be said to an endpoint, nil where a connection is all that is asked
+// for.
 func (h *handler) exchange(e Endpoint) exchange {
 	switch h.kind {
 	case kindHTTP:

@@ -53,8 +53,8 @@ func newHTTPRequest(h *HTTPGet) *httpRequest {
 	return q
 }
 
-// printable reports whether s has no character that ends a header line, and, unless spaces are allowed, none that ends
-// its name.
+// printable reports whether s has no character that ends a header line, and, unless spaces are
+// allowed, none that ends its name.
 func printable(s string, spaces bool) bool {
 	for _, c := range []byte(s) {
 		if c == 0x7f || c < ' ' && c != '\t' || !spaces && (c <= ' ' || c == ':') {
@@ -96,8 +96,9 @@ func (q *httpRequest) hostHeader(e Endpoint, secure bool) string {
 	return host + ":" + strconv.Itoa(int(port))
 }
 
-// httpExchange asks by GET over HTTP/1.1 and judges the status. A response is over when its body is, or when maxBody
-// bytes of it have come; a status that is not expected needs no body (RFC 9112).
+// httpExchange asks by GET over HTTP/1.1 and judges the status. A response is over when its body
+// is, or when maxBody bytes of it have come; a status that is not expected needs no body (RFC
+// 9112).
 type httpExchange struct {
 	request *httpRequest
 	host    string
@@ -150,7 +151,8 @@ func (x *httpExchange) feed(in []byte) answer {
 	}
 }
 
-// takeHead splits a head off from what has come. Without a whole head it returns nil and what to answer.
+// takeHead splits a head off from what has come. Without a whole head it returns nil and what to
+// answer.
 func (x *httpExchange) takeHead(in []byte) (head, rest []byte, a answer) {
 	seen := len(x.head)
 	if seen > 0 {
@@ -194,7 +196,8 @@ func headLength(b []byte, seen int) int {
 	}
 }
 
-// readHead judges a whole head and prepares for the body. After an interim response (1xx) another head follows.
+// readHead judges a whole head and prepares for the body. After an interim response (1xx) another
+// head follows.
 func (x *httpExchange) readHead(head []byte) answer {
 	line, fields, _ := bytes.Cut(head, []byte("\n"))
 	status, minor, ok := parseStatusLine(line)
@@ -269,7 +272,8 @@ func (x *httpExchange) feedChunks(in []byte) answer {
 	return answer{}
 }
 
-// finish ends a probe whose response is as expected. clean: it has come whole, and nothing after it.
+// finish ends a probe whose response is as expected. clean: it has come whole, and nothing after
+// it.
 func (x *httpExchange) finish(clean bool) answer {
 	x.part = httpIdle
 	return answer{outcome: outcome{result: success}, done: true, keep: clean && !x.close}
@@ -303,8 +307,8 @@ type httpFields struct {
 	chunked, close, keepAlive bool
 }
 
-// parseFields reads the header fields that matter. It refuses a Content-Length that is no number or says two things, and
-// transfer codings but chunked (RFC 9112, section 6.3).
+// parseFields reads the header fields that matter. It refuses a Content-Length that is no number or
+// says two things, and transfer codings but chunked (RFC 9112, section 6.3).
 func parseFields(b []byte) (httpFields, bool) {
 	f := httpFields{length: -1}
 	for len(b) > 0 {

@@ -10,19 +10,20 @@ import (
 )
 
 const (
-	// tick is how often the loop looks for what is due. What is due within one tick begins together, which spares most
-	// of the waking up: nothing begins more than a tick late for it.
+	// tick is how often the loop looks for what is due. What is due within one tick begins together,
+	// which spares most of the waking up: nothing begins more than a tick late for it.
 	tick = 5 * time.Millisecond
 
-	// patience is how long a probe may stay unanswered before it counts as silent, for an endpoint of which no better
-	// is known.
+	// patience is how long a probe may stay unanswered before it counts as silent, for an endpoint of
+	// which no better is known.
 	patience = 100 * time.Millisecond
 
-	// slow is how long an answer takes to count its endpoint among the silent ones, with whom it shares half of the room.
+	// slow is how long an answer takes to count its endpoint among the silent ones, with whom it
+	// shares half of the room.
 	slow = time.Second
 
-	// maxKeptPeriod is the longest period over which a connection is kept from one probe to the next. Over longer ones
-	// firewalls forget connections without a word.
+	// maxKeptPeriod is the longest period over which a connection is kept from one probe to the next.
+	// Over longer ones firewalls forget connections without a word.
 	maxKeptPeriod = time.Minute
 
 	// maxReuse is for how long after its dial a kept connection carries further probes. A server
@@ -30,7 +31,8 @@ const (
 	// certificate. After that the connection is kept only to notice at once that the peer closes it.
 	maxReuse = 10 * time.Second
 
-	// maxBegun is how many probes begin in one turn of the loop at most, so that what has been answered is heard between.
+	// maxBegun is how many probes begin in one turn of the loop at most, so that what has been
+	// answered is heard between.
 	maxBegun = 256
 
 	// stall is the longest time from one turn to the next that counts in full against the probes in
@@ -57,12 +59,13 @@ type network interface {
 	cancel(a *attempt)
 	// drop closes the connection that is kept for t, if there is one.
 	drop(t *target)
-	// wait returns when something has happened, wake was called, or d is over; never before something has happened where
-	// d is negative. The result is valid until the next call.
+	// wait returns when something has happened, wake was called, or d is over; never before something
+	// has happened where d is negative. The result is valid until the next call.
 	wait(d time.Duration) events
 	// wake makes wait return, now or when it is called next. It never blocks.
 	wake()
-	// close frees everything, and returns once all goroutines have ended. Everything was cancelled and dropped before.
+	// close frees everything, and returns once all goroutines have ended. Everything was cancelled and
+	// dropped before.
 	close()
 }
 
@@ -102,12 +105,14 @@ type events struct {
 type loop struct {
 	*Engine
 	net     network
-	flights queue[*attempt]    // what is in flight, by the time that it is looked at if nothing happens
-	line    fair.Line[*target] // targets whose probe is due and finds no room, by namespace, so that nobody waits for all that somebody else wants probed
-	silent  *silentRoom        // where those that are silent or slow wait, and what of the room they hold
-	ended   []*attempt         // not settled yet
-	overdue []*attempt         // unanswered for long, which is to be noted
-	begun   []*attempt         // not handed to the network yet, or to be handed to it again
+	flights queue[*attempt] // what is in flight, by the time that it is looked at if nothing happens
+	// targets whose probe is due and finds no room, by namespace, so that nobody waits for all that
+	// somebody else wants probed
+	line    fair.Line[*target]
+	silent  *silentRoom // where those that are silent or slow wait, and what of the room they hold
+	ended   []*attempt  // not settled yet
+	overdue []*attempt  // unanswered for long, which is to be noted
+	begun   []*attempt  // not handed to the network yet, or to be handed to it again
 	notify  map[types.NamespacedName]struct{}
 	looked  instant // when the schedule was last looked at
 	crowded bool    // more probes could begin than one turn may
@@ -199,8 +204,9 @@ func (l *loop) cancelStale() {
 	}
 }
 
-// excuse keeps the time for which the loop was away from counting against the probes in flight. Their
-// timeouts last longer by it, so that a process that is always late notices silence all the same.
+// excuse keeps the time for which the loop was away from counting against the probes in flight.
+// Their timeouts last longer by it, so that a process that is always late notices silence all the
+// same.
 func (l *loop) excuse(away time.Duration) {
 	switch {
 	case away <= stall:
@@ -218,8 +224,9 @@ func (l *loop) excuse(away time.Duration) {
 	}
 }
 
-// expire looks at the probes that have been unanswered for long: it ends those whose time is over, and counts the others
-// as silent. One that finds no room among the silent makes room at once and waits in line.
+// expire looks at the probes that have been unanswered for long: it ends those whose time is over,
+// and counts the others as silent. One that finds no room among the silent makes room at once and
+// waits in line.
 func (l *loop) expire(now instant) {
 	for {
 		a, due, ok := l.flights.pop(now)
@@ -463,8 +470,9 @@ func (l *loop) queueLocked(t *target, due instant) {
 	}
 }
 
-// admitLocked begins the probes of those who wait, the longest waiting first, as far as there is room. A silent one that another makes room for was not begun in the
-// same turn: they begin in the order of what their namespaces hold.
+// admitLocked begins the probes of those who wait, the longest waiting first, as far as there is
+// room. A silent one that another makes room for was not begun in the same turn: they begin in the
+// order of what their namespaces hold.
 func (l *loop) admitLocked(now instant) {
 	for len(l.begun) < maxBegun {
 		answering, _ := l.line.First()
@@ -491,7 +499,8 @@ func (l *loop) admitLocked(now instant) {
 	l.crowded = true
 }
 
-// beginLocked begins a probe of t, unless it has lost its meaning while t waited. silent: t has waited among the silent, and there is room for it.
+// beginLocked begins a probe of t, unless it has lost its meaning while t waited. silent: t has
+// waited among the silent, and there is room for it.
 func (l *loop) beginLocked(t *target, silent bool, now instant) {
 	t.waiting = false
 	if t.gone {

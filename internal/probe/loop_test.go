@@ -18,7 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fakeNetwork is a network without sockets, for a synctest bubble. Its peers answer as the test says.
+// fakeNetwork is a network without sockets, for a synctest bubble. Its peers answer as the test
+// says.
 type fakeNetwork struct {
 	bell chan struct{}
 
@@ -220,8 +221,8 @@ func settled(d time.Duration) {
 	synctest.Wait()
 }
 
-// count returns how many probes began within [from, to), at most how many of them within one hundredth of it, and how
-// many per target.
+// count returns how many probes began within [from, to), at most how many of them within one
+// hundredth of it, and how many per target.
 func (n *fakeNetwork) count(from, to time.Time) (total, most int, perTarget map[int]int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -444,7 +445,8 @@ func TestBlackHolesDelayNobody(t *testing.T) {
 	}
 }
 
-// TestSlowPeersDelayNobody lets a tenant have far more probed than there is room for, by servers that take their time. Only who owns them waits.
+// TestSlowPeersDelayNobody lets a tenant have far more probed than there is room for, by servers
+// that take their time. Only who owns them waits.
 func TestSlowPeersDelayNobody(t *testing.T) {
 	for _, took := range []time.Duration{slow - ms, 2900 * ms} {
 		t.Run(took.String(), func(t *testing.T) {
@@ -483,8 +485,9 @@ func TestSlowPeersDelayNobody(t *testing.T) {
 	}
 }
 
-// TestSilentPeersHoldNobodyUp lets a tenant have the whole silent half of the room taken by peers that never answer, with the longest timeout that there is. Nobody else
-// waits for it, and it keeps its share.
+// TestSilentPeersHoldNobodyUp lets a tenant have the whole silent half of the room taken by peers
+// that never answer, with the longest timeout that there is. Nobody else waits for it, and it keeps
+// its share.
 func TestSilentPeersHoldNobodyUp(t *testing.T) {
 	const half = 50
 	crowd := types.NamespacedName{Namespace: "crowd", Name: "silent"}
@@ -558,10 +561,15 @@ func TestSilentPeersHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// TestSilentNamespacesShare has three namespaces with far more black holes than there is room for: of each all are found dead, by timeouts that they were given.
+// TestSilentNamespacesShare has three namespaces with far more black holes than there is room for:
+// of each all are found dead, by timeouts that they were given.
 func TestSilentNamespacesShare(t *testing.T) {
 	bubble(t, Options{MaxConcurrent: 60}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
-		owners := map[types.NamespacedName]time.Duration{{Namespace: "quick", Name: "a"}: sec, {Namespace: "slow", Name: "a"}: 3 * sec, {Namespace: "slower", Name: "a"}: 8 * sec}
+		owners := map[types.NamespacedName]time.Duration{
+			{Namespace: "quick", Name: "a"}:  sec,
+			{Namespace: "slow", Name: "a"}:   3 * sec,
+			{Namespace: "slower", Name: "a"}: 8 * sec,
+		}
 		for owner, timeout := range owners {
 			e.Sync(owner, with(tcpCheck(), func(c *Check) { c.Timeout = timeout }), endpoints(100, Healthy))
 		}
@@ -576,11 +584,16 @@ func TestSilentNamespacesShare(t *testing.T) {
 	})
 }
 
-// TestUsuallySlowIsSilent: who has answered late once takes room from those who answer for no longer than anybody else.
+// TestUsuallySlowIsSilent: who has answered late once takes room from those who answer for no
+// longer than anybody else.
 func TestUsuallySlowIsSilent(t *testing.T) {
 	late := func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 50 * sec }
 	bubble(t, Options{MaxConcurrent: 20}, late, func(t *testing.T, e *Engine, n *fakeNetwork) {
-		e.Sync(types.NamespacedName{Namespace: "crowd", Name: "late"}, with(tcpCheck(), func(c *Check) { c.Timeout = time.Hour }), endpoints(20, Unhealthy))
+		e.Sync(
+			types.NamespacedName{Namespace: "crowd", Name: "late"},
+			with(tcpCheck(), func(c *Check) { c.Timeout = time.Hour }),
+			endpoints(20, Unhealthy),
+		)
 		settled(5 * time.Minute)
 		n.become(refuses)
 		settled(5 * time.Minute)
@@ -1002,23 +1015,28 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			told := 0
-			bubble(t, Options{Notify: func(types.NamespacedName) { told++ }}, test.peer, func(t *testing.T, e *Engine, n *fakeNetwork) {
-				list := endpoints(1, Healthy)
-				e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 }), list)
-				for len(n.flights()) == 0 {
-					settled(50 * ms)
-				}
-				settled(sec)
-				n.mu.Lock()
-				n.stopped = test.stop
-				n.mu.Unlock()
-				n.wake()
-				n.become(answers)
-				settled(90 * sec)
-				if state := snapshot(e, owner1)[list[0].ID]; state != (State{Verdict: Healthy, Probed: true}) || told != 0 {
-					t.Errorf("%+v, told %d times", state, told)
-				}
-			})
+			bubble(
+				t,
+				Options{Notify: func(types.NamespacedName) { told++ }},
+				test.peer,
+				func(t *testing.T, e *Engine, n *fakeNetwork) {
+					list := endpoints(1, Healthy)
+					e.Sync(owner1, with(tcpCheck(), func(c *Check) { c.FailureThreshold = 1 }), list)
+					for len(n.flights()) == 0 {
+						settled(50 * ms)
+					}
+					settled(sec)
+					n.mu.Lock()
+					n.stopped = test.stop
+					n.mu.Unlock()
+					n.wake()
+					n.become(answers)
+					settled(90 * sec)
+					if state := snapshot(e, owner1)[list[0].ID]; state != (State{Verdict: Healthy, Probed: true}) || told != 0 {
+						t.Errorf("%+v, told %d times", state, told)
+					}
+				},
+			)
 		})
 	}
 	t.Run("no socket", func(t *testing.T) {
@@ -1027,7 +1045,8 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			list := endpoints(1, Healthy)
 			e.Sync(owner1, tcpCheck(), list)
 			settled(time.Minute)
-			if state, tried := snapshot(e, owner1)[list[0].ID], len(n.of(list[0])); state != (State{Verdict: Healthy}) || tried != 6 {
+			if state, tried := snapshot(e, owner1)[list[0].ID], len(n.of(list[0])); state != (State{Verdict: Healthy}) ||
+				tried != 6 {
 				t.Errorf("%+v after %d probes, want 6", state, tried)
 			}
 		})
@@ -1111,21 +1130,26 @@ func TestLatenessIsMeasured(t *testing.T) {
 
 func TestNotifyOnChangesOnly(t *testing.T) {
 	told := 0
-	bubble(t, Options{Notify: func(types.NamespacedName) { told++ }}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
-		e.Sync(owner1, tcpCheck(), endpoints(1, Healthy))
-		settled(11 * sec)
-		if told != 0 { // that its seed was confirmed is no news
-			t.Errorf("told %d times of nothing", told)
-		}
-		settled(time.Hour)
-		n.become(refuses)
-		settled(time.Minute)
-		n.become(vanishes)
-		settled(time.Minute)
-		if told != 2 { // that it is dead, and of what it is dead later
-			t.Errorf("told %d times, want twice", told)
-		}
-	})
+	bubble(
+		t,
+		Options{Notify: func(types.NamespacedName) { told++ }},
+		answers,
+		func(t *testing.T, e *Engine, n *fakeNetwork) {
+			e.Sync(owner1, tcpCheck(), endpoints(1, Healthy))
+			settled(11 * sec)
+			if told != 0 { // that its seed was confirmed is no news
+				t.Errorf("told %d times of nothing", told)
+			}
+			settled(time.Hour)
+			n.become(refuses)
+			settled(time.Minute)
+			n.become(vanishes)
+			settled(time.Minute)
+			if told != 2 { // that it is dead, and of what it is dead later
+				t.Errorf("told %d times, want twice", told)
+			}
+		},
+	)
 }
 
 func TestFlappingReturnsWithoutAProbe(t *testing.T) {
@@ -1140,7 +1164,8 @@ func TestFlappingReturnsWithoutAProbe(t *testing.T) {
 			n.become(answers)
 			settled(2 * sec)
 		}
-		if state := snapshot(e, owner1)[list[0].ID]; !state.Flapping || state.Verdict != Unhealthy || state.Reason != ReasonConnectionRefused {
+		if state := snapshot(e, owner1)[list[0].ID]; !state.Flapping || state.Verdict != Unhealthy ||
+			state.Reason != ReasonConnectionRefused {
 			t.Errorf("%+v, want it held back", state)
 		}
 		e.Sync(owner1, with(check, func(c *Check) { c.Suspended = true }), list)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// instant is a point in time: what has passed since an hour before the engine was made. The zero instant is therefore
-// long ago, for every delay that the engine knows but a period.
+// instant is a point in time: what has passed since an hour before the engine was made. The zero
+// instant is therefore long ago, for every delay that the engine knows but a period.
 type instant = time.Duration
 
 const (
@@ -15,7 +15,8 @@ const (
 	// never is later than every instant.
 	never instant = math.MaxInt64
 
-	// dampWindow is the time within which the third recovery is held back, and for which a return holds it back.
+	// dampWindow is the time within which the third recovery is held back, and for which a return
+	// holds it back.
 	dampWindow = time.Minute
 )
 
@@ -34,8 +35,9 @@ const (
 	failure
 )
 
-// cause is why a probe failed: one of the Reason constants, and what was seen and what was expected, in a
-// phrase for people; "" where the reason says it all. It holds no byte that the peer chose, but for numbers.
+// cause is why a probe failed: one of the Reason constants, and what was seen and what was
+// expected, in a phrase for people; "" where the reason says it all. It holds no byte that the peer
+// chose, but for numbers.
 type cause struct{ reason, detail string }
 
 // outcome is a result with, for a failure, its cause.
@@ -53,11 +55,11 @@ func failedWith(reason, detail string) outcome {
 	return outcome{result: failure, cause: cause{reason: reason, detail: detail}}
 }
 
-// machine is the threshold machine of one endpoint. Its methods are pure: they take the rules and the time, and the next
-// machine is what they return. The zero machine has no verdict.
+// machine is the threshold machine of one endpoint. Its methods are pure: they take the rules and
+// the time, and the next machine is what they return. The zero machine has no verdict.
 //
-// Counts make the bare verdict. The verdict that is told follows it at once but in one case: of an endpoint that keeps
-// recovering the return is held back.
+// Counts make the bare verdict. The verdict that is told follows it at once but in one case: of an
+// endpoint that keeps recovering the return is held back.
 type machine struct {
 	verdict Verdict // what is told
 	bare    Verdict // what the counts alone say
@@ -85,8 +87,9 @@ func newMachine(seed Verdict, r rules, phase uint64, now instant) machine {
 	return machine{verdict: seed, bare: seed}.spread(r, phase, now)
 }
 
-// spread postpones a probe that would begin at once by a part of the confirm interval, or of the period where that is
-// shorter, so that endpoints which come or change together don't begin together.
+// spread postpones a probe that would begin at once by a part of the confirm interval, or of the
+// period where that is shorter, so that endpoints which come or change together don't begin
+// together.
 func (m machine) spread(r rules, phase uint64, now instant) machine {
 	if m.next(r, phase, now) <= now {
 		m.last = now + fraction(min(r.confirm, r.period), phase) - r.confirm
@@ -138,8 +141,9 @@ func (m machine) end(r rules, serial uint32, o outcome, now instant) machine {
 	return m.settle(now)
 }
 
-// recover turns the bare verdict to Healthy. From the third recovery within dampWindow on, the verdict that is told does
-// not follow before dampWindow has passed since it last did; settle sees to that.
+// recover turns the bare verdict to Healthy. From the third recovery within dampWindow on, the
+// verdict that is told does not follow before dampWindow has passed since it last did; settle sees
+// to that.
 func (m machine) recover(now instant) machine {
 	m.successes = 0
 	if m.bare == Unknown {
@@ -155,8 +159,8 @@ func (m machine) recover(now instant) machine {
 // held reports whether a return has not been told yet.
 func (m machine) held() bool { return m.bare == Healthy && m.verdict == Unhealthy }
 
-// settle tells a return that nothing holds back or whose delay is over, and ends the flapping of an endpoint that has not
-// recovered for dampWindow.
+// settle tells a return that nothing holds back or whose delay is over, and ends the flapping of an
+// endpoint that has not recovered for dampWindow.
 func (m machine) settle(now instant) machine {
 	if m.held() && (!m.flapping || now >= m.returned+dampWindow) {
 		m.verdict, m.cause, m.returned = Healthy, cause{}, now
@@ -167,8 +171,9 @@ func (m machine) settle(now instant) machine {
 	return m
 }
 
-// blame replaces the cause of an Unhealthy verdict once as many consecutive failures as make a verdict agree on another
-// reason, so that a peer which fails now this way and now that doesn't change what is told with every probe.
+// blame replaces the cause of an Unhealthy verdict once as many consecutive failures as make a
+// verdict agree on another reason, so that a peer which fails now this way and now that doesn't
+// change what is told with every probe.
 func (m machine) blame(r rules, c cause) machine {
 	if m.bare != Unhealthy || c.reason == m.cause.reason {
 		m.others = 0
@@ -183,8 +188,8 @@ func (m machine) blame(r rules, c cause) machine {
 	return m
 }
 
-// forgetCounts makes the machine ready for a check that asks something else: what was counted says nothing about it, the
-// verdict stays.
+// forgetCounts makes the machine ready for a check that asks something else: what was counted says
+// nothing about it, the verdict stays.
 func (m machine) forgetCounts() machine {
 	m.failures, m.successes, m.others, m.doubtful = 0, 0, 0, false
 	return m
@@ -193,11 +198,13 @@ func (m machine) forgetCounts() machine {
 // condemned reports whether after, which comes of m, makes the endpoint Unhealthy.
 func (m machine) condemned(after machine) bool { return m.bare != Unhealthy && after.bare == Unhealthy }
 
-// next says when the next probe begins, never where first one in flight has to end. phase is the endpoint's.
+// next says when the next probe begins, never where first one in flight has to end. phase is the
+// endpoint's.
 //
-// While the verdict is in doubt probes follow one another at the confirm interval and don't wait for one another, but no
-// more are in flight than could still be needed. Else one probe begins in each period. A probe of a healthy endpoint that
-// stays unanswered is a doubt too, unless one that began earlier has succeeded since.
+// While the verdict is in doubt probes follow one another at the confirm interval and don't wait
+// for one another, but no more are in flight than could still be needed. Else one probe begins in
+// each period. A probe of a healthy endpoint that stays unanswered is a doubt too, unless one that
+// began earlier has succeeded since.
 func (m machine) next(r rules, phase uint64, now instant) instant {
 	var doubt, room bool
 	switch m.bare {

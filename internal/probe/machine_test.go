@@ -72,7 +72,8 @@ func TestMachineSteps(t *testing.T) {
 	}
 }
 
-// TestMachineDamping walks through a minute of an endpoint that dies and comes back, with thresholds of one.
+// TestMachineDamping walks through a minute of an endpoint that dies and comes back, with
+// thresholds of one.
 func TestMachineDamping(t *testing.T) {
 	r := rules{period: sec, confirm: sec, timeout: sec, rise: 1, fall: 1}
 	m := newMachine(Healthy, r, 0, epochOffset)
@@ -107,7 +108,8 @@ func TestMachineDamping(t *testing.T) {
 	}
 }
 
-// TestMachineReturnsByTimeAlone shows a return that is told when its delay is over, without a probe.
+// TestMachineReturnsByTimeAlone shows a return that is told when its delay is over, without a
+// probe.
 func TestMachineReturnsByTimeAlone(t *testing.T) {
 	r := rules{period: time.Hour, confirm: sec, timeout: sec, rise: 1, fall: 1}
 	m := newMachine(Healthy, r, 0, epochOffset)
@@ -124,8 +126,9 @@ func TestMachineReturnsByTimeAlone(t *testing.T) {
 	}
 }
 
-// TestMachineFlappingWrites flaps once a second for ten minutes. Dying is never delayed and two recoveries are told at once,
-// which makes five changes; from then on at most two verdicts change in any minute.
+// TestMachineFlappingWrites flaps once a second for ten minutes. Dying is never delayed and two
+// recoveries are told at once, which makes five changes; from then on at most two verdicts change
+// in any minute.
 func TestMachineFlappingWrites(t *testing.T) {
 	r := rules{period: sec, confirm: 100 * ms, timeout: sec, rise: 1, fall: 1}
 	m := newMachine(Healthy, r, 0, epochOffset)
@@ -243,8 +246,8 @@ func FuzzMachineAgainstModel(f *testing.F) {
 	})
 }
 
-// TestMachineDetects lets a peer die at a random moment and measures until the verdict, against the bounds of the
-// contract.
+// TestMachineDetects lets a peer die at a random moment and measures until the verdict, against the
+// bounds of the contract.
 func TestMachineDetects(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	between := func(low, high time.Duration) time.Duration {

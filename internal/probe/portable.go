@@ -12,8 +12,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// dialer is the network for systems without epoll: a goroutine and a connection of its own for each probe. It keeps no
-// connections.
+// dialer is the network for systems without epoll: a goroutine and a connection of its own for each
+// probe. It keeps no connections.
 type dialer struct {
 	bell  chan struct{}
 	group sync.WaitGroup

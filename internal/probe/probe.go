@@ -1,13 +1,16 @@
 // Package probe tells which endpoints are healthy.
 //
-// An Engine keeps one schedule for all endpoints of all owners. Its single loop starts the probes that are due, learns
-// from the network how they ended, and feeds each end to the threshold machine of its endpoint:
+// An Engine keeps one schedule for all endpoints of all owners. Its single loop starts the probes
+// that are due, learns from the network how they ended, and feeds each end to the threshold machine
+// of its endpoint:
 //
 //	Sync -> schedule -> admission -> network -> exchange -> machine -> Notify, States
 //
-// Four pure parts carry the meaning and know neither sockets nor clocks: machine (counts, confirmation, damping),
-// sight (is it the endpoints that are silent, or this host?), slot (when an endpoint's regular probes begin) and the
-// exchanges (what is said to a peer and how its bytes are judged). The network is the only part that does I/O: epoll on Linux, a goroutine per probe elsewhere.
+// Four pure parts carry the meaning and know neither sockets nor clocks: machine (counts,
+// confirmation, damping), sight (is it the endpoints that are silent, or this host?), slot (when an
+// endpoint's regular probes begin) and the exchanges (what is said to a peer and how its bytes are
+// judged). The network is the only part that does I/O: epoll on Linux, a goroutine per probe
+// elsewhere.
 //
 // What could not be probed is unknown and never a failure.
 package probe
@@ -77,19 +80,24 @@ func (v Verdict) String() string {
 
 // The reasons of a State that is Unhealthy.
 const (
-	ReasonConnectionRefused            = "ConnectionRefused"            // nobody listens
-	ReasonConnectionReset              = "ConnectionReset"              // the peer reset the connection
-	ReasonTimeout                      = "Timeout"                      // no answer within the timeout
-	ReasonUnreachable                  = "Unreachable"                  // a router or firewall says so, or ARP is not answered
-	ReasonTLSUnknownAuthority          = "TLSUnknownAuthority"          // nobody trusted has signed the peer's certificate
-	ReasonTLSNameMismatch              = "TLSNameMismatch"              // the peer's certificate is for other names
-	ReasonTLSCertificateExpired        = "TLSCertificateExpired"        // the peer's certificate has expired
-	ReasonTLSVerificationFailed        = "TLSVerificationFailed"        // the peer's certificate is refused for any other cause
+	ReasonConnectionRefused = "ConnectionRefused" // nobody listens
+	ReasonConnectionReset   = "ConnectionReset"   // the peer reset the connection
+	ReasonTimeout           = "Timeout"           // no answer within the timeout
+	// a router or firewall says so, or ARP is not answered
+	ReasonUnreachable           = "Unreachable"
+	ReasonTLSUnknownAuthority   = "TLSUnknownAuthority"   // nobody trusted has signed the peer's certificate
+	ReasonTLSNameMismatch       = "TLSNameMismatch"       // the peer's certificate is for other names
+	ReasonTLSCertificateExpired = "TLSCertificateExpired" // the peer's certificate has expired
+	// the peer's certificate is refused for any other cause
+	ReasonTLSVerificationFailed        = "TLSVerificationFailed"
 	ReasonTLSClientCertificateRequired = "TLSClientCertificateRequired" // the peer wants a certificate and was shown none
 	ReasonTLSHandshakeFailed           = "TLSHandshakeFailed"           // no TLS session, for any other cause
-	ReasonUnexpectedStatus             = "UnexpectedStatus"             // an HTTP or gRPC status other than the expected ones
-	ReasonUnexpectedResponse           = "UnexpectedResponse"           // an answer that is not of the protocol, cut off, or without the expected text
-	ReasonGRPCNotServing               = "GRPCNotServing"               // the peer says that the service doesn't serve, or that it has none of that name
+	// an HTTP or gRPC status other than the expected ones
+	ReasonUnexpectedStatus = "UnexpectedStatus"
+	// an answer that is not of the protocol, cut off, or without the expected text
+	ReasonUnexpectedResponse = "UnexpectedResponse"
+	// the peer says that the service doesn't serve, or that it has none of that name
+	ReasonGRPCNotServing = "GRPCNotServing"
 )
 
 // State is what States tells of one endpoint.
@@ -102,8 +110,8 @@ type State struct {
 	Probed   bool   // a probe has ended with success or failure since the endpoint was first synced
 }
 
-// Check is one health check with its defaults applied. Exactly one of HTTP, TCP and GRPC is set. It must not be changed
-// after it was handed to Sync.
+// Check is one health check with its defaults applied. Exactly one of HTTP, TCP and GRPC is set. It
+// must not be changed after it was handed to Sync.
 type Check struct {
 	HTTP *HTTPGet
 	TCP  *TCPSocket
@@ -157,8 +165,8 @@ func ParseStatusRange(s string) (StatusRange, error) {
 	return StatusRange{from, to}, nil
 }
 
-// TCPSocket connects, sends Send and waits until Expect is part of the first 4 KiB that come back. An empty Expect waits
-// for nothing.
+// TCPSocket connects, sends Send and waits until Expect is part of the first 4 KiB that come back.
+// An empty Expect waits for nothing.
 type TCPSocket struct{ Send, Expect string }
 
 // GRPC calls grpc.health.v1.Health/Check.
@@ -175,12 +183,15 @@ type TLS struct {
 
 // Options are what an Engine needs from its surroundings.
 type Options struct {
-	// Notify is told the owner of a State that has changed. It is called by the engine's loop and must not block.
+	// Notify is told the owner of a State that has changed. It is called by the engine's loop and must
+	// not block.
 	Notify func(owner types.NamespacedName)
-	// MaxConcurrent bounds the probes in flight; 0 is 4096. Half of the process's file descriptors bound it too.
+	// MaxConcurrent bounds the probes in flight; 0 is 4096. Half of the process's file descriptors
+	// bound it too.
 	MaxConcurrent int
-	// Permit is asked right before each probe with the address that is dialled; after an error nothing is dialled and
-	// the verdict stays. It is called by the engine's loop and must not block. nil permits everything.
+	// Permit is asked right before each probe with the address that is dialled; after an error nothing
+	// is dialled and the verdict stays. It is called by the engine's loop and must not block. nil
+	// permits everything.
 	Permit func(owner types.NamespacedName, addr netip.AddrPort) error
 	// BlindThreshold is the percentage of the endpoints that fall silent together where the engine
 	// takes itself for blind, and nobody for Unhealthy by silence. 0: it never does.
@@ -206,7 +217,8 @@ func (c *Check) rules() rules {
 	return r
 }
 
-// asksTheSame reports whether two checks ask the same question of a peer, however often they ask it.
+// asksTheSame reports whether two checks ask the same question of a peer, however often they ask
+// it.
 func (c *Check) asksTheSame(other *Check) bool {
 	return equal(c.TCP, other.TCP) && equal(c.GRPC, other.GRPC) &&
 		c.HTTP.equal(other.HTTP) && c.TLS.equal(other.TLS)

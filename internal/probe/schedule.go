@@ -8,9 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// slot returns the first regular start after t. The regular starts of an endpoint lie one period apart, at a place within
-// the period that its phase alone decides: whatever happens to many endpoints at once, they don't bunch after it. The place
-// is at a tick of the loop, which begins none between two.
+// slot returns the first regular start after t. The regular starts of an endpoint lie one period
+// apart, at a place within the period that its phase alone decides: whatever happens to many
+// endpoints at once, they don't bunch after it. The place is at a tick of the loop, which begins
+// none between two.
 func slot(t instant, period time.Duration, phase uint64) instant {
 	offset := fraction(period, phase).Truncate(tick)
 	n := (t - offset) / period
@@ -22,7 +23,8 @@ func slot(t instant, period time.Duration, phase uint64) instant {
 
 // replacedAt returns when an endpoint's kept connection was last to be replaced: one that was
 // dialled earlier carries no further probes. The times lie maxReuse apart and are spread like the
-// starts, but not in step with them. So endpoints that came together don't dial together ever after.
+// starts, but not in step with them. So endpoints that came together don't dial together ever
+// after.
 func replacedAt(t instant, phase uint64) instant {
 	return slot(t, maxReuse, bits.RotateLeft64(phase, 32)) - maxReuse
 }
@@ -51,7 +53,8 @@ func phaseOf(owner types.NamespacedName, id ID) uint64 {
 	return x ^ x>>32
 }
 
-// queue is a binary heap of items by due time. An item knows its place, so that it can be moved and removed.
+// queue is a binary heap of items by due time. An item knows its place, so that it can be moved and
+// removed.
 type queue[T queued] struct{ items []entry[T] }
 
 // queued is an item of a queue: place is its index, -1 while it is in none.

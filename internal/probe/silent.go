@@ -1,12 +1,14 @@
 package probe
 
-// silentRoom is the half of the room that silent probes have. Namespaces share it as they ask for it: those who wait are served in the order of what their namespaces
-// hold, fewest first, and by turns where that is equal. Where all of it is held, a namespace gets a place all the same while another one holds more than it would with
-// that: the one that holds most gives its newest up.
+// silentRoom is the half of the room that silent probes have. Namespaces share it as they ask for
+// it: those who wait are served in the order of what their namespaces hold, fewest first, and by
+// turns where that is equal. Where all of it is held, a namespace gets a place all the same while
+// another one holds more than it would with that: the one that holds most gives its newest up.
 //
-// So nobody waits for how much another namespace has probed, nor for its timeouts, while one that is alone has it all. Of each namespace the oldest probes, as many as
-// its equal share, run to their ends and are judged: what is given up lies beyond that. And since the one that gives still holds no less than the one that gets, no two
-// take the same place from one another in turn.
+// So nobody waits for how much another namespace has probed, nor for its timeouts, while one that
+// is alone has it all. Of each namespace the oldest probes, as many as its equal share, run to
+// their ends and are judged: what is given up lies beyond that. And since the one that gives still
+// holds no less than the one that gets, no two take the same place from one another in turn.
 type silentRoom struct {
 	size, held int
 	shares     map[string]*share // of the namespaces that hold a place or wait for one

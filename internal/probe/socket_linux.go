@@ -19,7 +19,8 @@ import (
 // maxPending bounds what waits to be sent over one connection.
 const maxPending = 64 << 10
 
-// errWouldBlock says that a socket has nothing to read. It is temporary, so that crypto/tls goes on after it.
+// errWouldBlock says that a socket has nothing to read. It is temporary, so that crypto/tls goes on
+// after it.
 var errWouldBlock net.Error = wouldBlock{}
 
 type wouldBlock struct{}
@@ -28,9 +29,9 @@ func (wouldBlock) Error() string   { return "nothing to read" }
 func (wouldBlock) Timeout() bool   { return true }
 func (wouldBlock) Temporary() bool { return true }
 
-// socket is a non-blocking TCP socket. With a gate it blocks the goroutine that reads or writes, as crypto/tls wants it
-// for a handshake; without, a read that finds nothing returns errWouldBlock, and what a write can't send is kept for
-// flush.
+// socket is a non-blocking TCP socket. With a gate it blocks the goroutine that reads or writes, as
+// crypto/tls wants it for a handshake; without, a read that finds nothing returns errWouldBlock,
+// and what a write can't send is kept for flush.
 type socket struct {
 	fd      int
 	gate    *gate
@@ -68,8 +69,8 @@ func connect(fd int, addr netip.AddrPort) error {
 	return err
 }
 
-// disconnect ends the connection of a socket at once, by a reset where there is one, so that the socket can be connected
-// anew.
+// disconnect ends the connection of a socket at once, by a reset where there is one, so that the
+// socket can be connected anew.
 func disconnect(fd int) error {
 	unspecified := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)), unix.SizeofSockaddrInet4)
@@ -159,7 +160,8 @@ func (s *socket) flush() {
 	}
 }
 
-// What follows makes a net.Conn of a socket. The poller closes it and ends it when its time is over.
+// What follows makes a net.Conn of a socket. The poller closes it and ends it when its time is
+// over.
 
 func (s *socket) Close() error                     { return nil }
 func (s *socket) LocalAddr() net.Addr              { return nil }
@@ -183,7 +185,8 @@ type gate struct {
 
 func newGate() *gate { return &gate{ready: make(chan struct{}, 1)} }
 
-// open lets the goroutine try again, now or when it comes to wait next. Until it does so it is this process that it waits for.
+// open lets the goroutine try again, now or when it comes to wait next. Until it does so it is this
+// process that it waits for.
 func (g *gate) open() {
 	g.waiting.Store(false)
 	select {

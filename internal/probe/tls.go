@@ -31,7 +31,8 @@ func tlsConfig(t *TLS, host, protocol string) *tls.Config {
 		ServerName:         cmp.Or(t.ServerName, withoutPort(host)),
 		RootCAs:            t.RootCAs,
 		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user asks for it by verification: None
-		// A probe carries no secret that must outlive quantum computers; hybrid key shares cost a third of a handshake.
+		// A probe carries no secret that must outlive quantum computers; hybrid key shares cost a third
+		// of a handshake.
 		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521},
 	}
 	if protocol != "" {
@@ -78,7 +79,8 @@ func (h *handler) serverName(e Endpoint) string {
 	return cmp.Or(h.tls.ServerName, e.Host, e.Dial.Addr().WithZone("").String())
 }
 
-// ticketWatch is a cache of session tickets that keeps none. Once one has come, it ends the reading.
+// ticketWatch is a cache of session tickets that keeps none. Once one has come, it ends the
+// reading.
 type ticketWatch struct{ *session }
 
 // Get implements tls.ClientSessionCache.
@@ -90,8 +92,8 @@ func (w ticketWatch) Put(string, *tls.ClientSessionState) {
 	_ = w.SetReadDeadline(time.Unix(1, 0))
 }
 
-// establish does the handshake. Of a check that waits for no answer it does all: it sends what is to
-// be sent, and waits until the peer has accepted the session.
+// establish does the handshake. Of a check that waits for no answer it does all: it sends what is
+// to be sent, and waits until the peer has accepted the session.
 func (s *session) establish() error {
 	err := s.Handshake()
 	if err != nil || !s.handler.onlyOpens() {
@@ -103,9 +105,9 @@ func (s *session) establish() error {
 	return cmp.Or(s.awaitAcceptance(), err)
 }
 
-// awaitAcceptance waits for a sign that the peer has accepted the handshake: a session ticket or data.
-// In TLS 1.3 this side is done before the peer has seen its certificate, and a refusal comes after
-// that, as an alert. A peer that says nothing accepts.
+// awaitAcceptance waits for a sign that the peer has accepted the handshake: a session ticket or
+// data. In TLS 1.3 this side is done before the peer has seen its certificate, and a refusal comes
+// after that, as an alert. A peer that says nothing accepts.
 func (s *session) awaitAcceptance() error {
 	if s.ConnectionState().Version < tls.VersionTLS13 {
 		return nil

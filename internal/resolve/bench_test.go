@@ -20,7 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// benchServer in the environment makes the test binary a nameserver, so that its CPU is not counted.
+// benchServer in the environment makes the test binary a nameserver, so that its CPU is not
+// counted.
 const benchServer = "RESOLVE_BENCH_SERVER"
 
 func TestMain(m *testing.M) {
@@ -80,7 +81,8 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkQuery compares a lookup with what a program does that uses the library alone, on equal terms: a new socket and EDNS0 for each query.
+// BenchmarkQuery compares a lookup with what a program does that uses the library alone, on equal
+// terms: a new socket and EDNS0 for each query.
 func BenchmarkQuery(b *testing.B) {
 	server := startServer(b)
 	for _, parallel := range []int{1, 8} {
@@ -138,7 +140,13 @@ type lateAsker struct {
 	count  int
 }
 
-func (l *lateAsker) ask(ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype) (answer, error) {
+func (l *lateAsker) ask(
+	ctx context.Context,
+	up *upstream,
+	server netip.AddrPort,
+	name string,
+	t qtype,
+) (answer, error) {
 	now := time.Now()
 	l.engine.mu.Lock()
 	due := l.engine.records[recordKey{name: name, t: t, upstream: up.key}].timer.at
@@ -150,8 +158,8 @@ func (l *lateAsker) ask(ctx context.Context, up *upstream, server netip.AddrPort
 	return l.asker.ask(ctx, up, server, name, t)
 }
 
-// BenchmarkNames runs names with a TTL of 30 s for a minute and tells what they cost. Beside it, the same
-// queries at the same rate by the library alone.
+// BenchmarkNames runs names with a TTL of 30 s for a minute and tells what they cost. Beside it,
+// the same queries at the same rate by the library alone.
 func BenchmarkNames(b *testing.B) {
 	const names, ttl, window = 10_000, 30 * time.Second, time.Minute
 	server := startServer(b)

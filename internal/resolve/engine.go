@@ -18,8 +18,8 @@ const (
 	defaultMaxConcurrent = 256
 )
 
-// Engine resolves what its owners want, each record once for all of them. One schedule holds all times, so that a name
-// costs no goroutine; a bounded number of workers do the lookups.
+// Engine resolves what its owners want, each record once for all of them. One schedule holds all
+// times, so that a name costs no goroutine; a bounded number of workers do the lookups.
 type Engine struct {
 	options  Options
 	lookuper *lookuper
@@ -151,7 +151,8 @@ func (e *Engine) Snapshot(key types.NamespacedName) map[Question]Answer {
 	return answers
 }
 
-// Start resolves until the context ends, and returns when all work has stopped. It can be called once.
+// Start resolves until the context ends, and returns when all work has stopped. It can be called
+// once.
 func (e *Engine) Start(ctx context.Context) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -197,7 +198,8 @@ func (e *Engine) begin() error {
 
 const idleWait = time.Hour // when nothing is scheduled
 
-// advance does what is due: it hands records to workers, of whom spawn must be started, and brings answers to now.
+// advance does what is due: it hands records to workers, of whom spawn must be started, and brings
+// answers to now.
 func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.NamespacedName) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -230,8 +232,9 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 	return wait, spawn, keys(notify)
 }
 
-// class is how a record stands in line for a worker. Names that fail or take long, each of which can hold a worker for
-// the whole lookup timeout, must not make those wait that answer, and all of these together not those that are new.
+// class is how a record stands in line for a worker. Names that fail or take long, each of which
+// can hold a worker for the whole lookup timeout, must not make those wait that answer, and all of
+// these together not those that are new.
 type class int
 
 const (
@@ -249,7 +252,8 @@ func (c class) share(n int) int {
 	return max(1, [classes]int{classKnown: n - n/4, classNew: n / 2, classSlow: n / 8}[c])
 }
 
-// namespace is under which one a record stands in line: that of its users' whose others are the fewest there.
+// namespace is under which one a record stands in line: that of its users' whose others are the
+// fewest there.
 func (r *record) namespace(line *fair.Line[*record]) string {
 	namespace, ahead := "", -1
 	for q := range r.users {
@@ -309,7 +313,8 @@ func (e *Engine) done(c class) {
 	e.asking[c]--
 }
 
-// abandon ends a lookup without a result. Who has come to want the record since has it asked for anew.
+// abandon ends a lookup without a result. Who has come to want the record since has it asked for
+// anew.
 func (e *Engine) abandon(r *record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

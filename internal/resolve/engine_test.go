@@ -22,7 +22,11 @@ type fakeDNS struct {
 }
 
 func newFakeDNS() *fakeDNS {
-	return &fakeDNS{zone: map[string]func(context.Context, netip.AddrPort) (answer, error){}, asked: map[string]int{}, now: map[string]int{}}
+	return &fakeDNS{
+		zone:  map[string]func(context.Context, netip.AddrPort) (answer, error){},
+		asked: map[string]int{},
+		now:   map[string]int{},
+	}
 }
 
 var typeNames = map[qtype]string{typeA: "A", typeAAAA: "AAAA", typeSRV: "SRV"}

@@ -131,8 +131,8 @@ func (x *exchanger) askOnce(ctx context.Context, up *upstream, server netip.Addr
 	return a, err
 }
 
-// overUDP waits for the answer among what comes. What answers something else may be forged, so the wait
-// goes on; only when it ends in vain the server is said to answer wrongly.
+// overUDP waits for the answer among what comes. What answers something else may be forged, so the
+// wait goes on; only when it ends in vain the server is said to answer wrongly.
 func (x *exchanger) overUDP(ctx context.Context, server netip.AddrPort, msg []byte, check func([]byte) (answer, error)) (answer, error) {
 	var d net.Dialer
 	conn, err := d.DialUDP(ctx, "udp", netip.AddrPort{}, server)
@@ -163,7 +163,8 @@ func (x *exchanger) overUDP(ctx context.Context, server netip.AddrPort, msg []by
 	}
 }
 
-// interruptible ends the connection's reads and writes with the context; the returned function undoes it.
+// interruptible ends the connection's reads and writes with the context; the returned function
+// undoes it.
 func interruptible(ctx context.Context, conn net.Conn) (undo func() bool) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline) // an error shows at the next read or write

@@ -29,7 +29,8 @@ import (
 // script answers a query with any number of messages, which may be anything.
 type script func(q *dns.Msg, stream bool) [][]byte
 
-// scripted is a nameserver on loopback that does what its script says, over UDP and TCP or TLS at one port.
+// scripted is a nameserver on loopback that does what its script says, over UDP and TCP or TLS at
+// one port.
 type scripted struct {
 	addr  netip.AddrPort
 	conns atomic.Int32 // streams accepted
@@ -251,7 +252,10 @@ func TestScriptedServers(t *testing.T) {
 			srv := serve(t, nil, c.script)
 			x := newExchanger()
 			defer x.close()
-			r := newLookuper(x, "").lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: c.transport}, "a.example.com", typeA)
+			r := newLookuper(
+				x,
+				"",
+			).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: c.transport}, "a.example.com", typeA)
 			if got := summary(r); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
@@ -300,7 +304,10 @@ func TestNobodyListens(t *testing.T) {
 	srv.close()
 	for _, transport := range []Transport{UDP, TCP, TLS} {
 		x := newExchanger()
-		r := newLookuper(x, "").lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: transport}, "a.example.com", typeA)
+		r := newLookuper(
+			x,
+			"",
+		).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: transport}, "a.example.com", typeA)
 		if r.cause != "connection refused" {
 			t.Errorf("%s: %q", transport, r.cause)
 		}
@@ -312,7 +319,10 @@ func TestNameThatCannotBeAsked(t *testing.T) {
 	x := newExchanger()
 	defer x.close()
 	srv := serve(t, nil, func(q *dns.Msg, _ bool) [][]byte { t.Errorf("asked %v", q); return nil })
-	r := newLookuper(x, "").lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: UDP}, strings.Repeat("x", 64)+".example.com", typeA)
+	r := newLookuper(
+		x,
+		"",
+	).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: UDP}, strings.Repeat("x", 64)+".example.com", typeA)
 	if r.cause != errUnaskable.Error() {
 		t.Errorf("%q", r.cause)
 	}
@@ -438,7 +448,8 @@ func TestIdleStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// The engine over real sockets: it follows a change, and leaves no goroutine and no connection behind.
+// The engine over real sockets: it follows a change, and leaves no goroutine and no connection
+// behind.
 func TestEngineOverSockets(t *testing.T) {
 	cert, roots := certificate(t)
 	var ip atomic.Value
@@ -461,7 +472,9 @@ func TestEngineOverSockets(t *testing.T) {
 	q, s := name("a.example.com", IPv4|IPv6), service("_db._tcp.example.com", IPv4)
 	cfg := Config{Nameservers: []netip.AddrPort{plainServer.addr}, MaxTTL: time.Hour, Stale: time.Hour}
 	e.Sync(owner1, cfg, []Wanted{q, s})
-	cfg.Nameservers[0], cfg.Transport, cfg.TLS, cfg.TLSIdentity = secureServer.addr, TLS, &tls.Config{RootCAs: roots}, "roots"
+	cfg.Nameservers[0], cfg.Transport, cfg.TLS, cfg.TLSIdentity = secureServer.addr, TLS, &tls.Config{
+		RootCAs: roots,
+	}, "roots"
 	e.Sync(owner2, cfg, []Wanted{q})
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -493,8 +506,8 @@ func TestEngineOverSockets(t *testing.T) {
 	noGoroutinesLeft(t)
 }
 
-// noGoroutinesLeft waits for the runtime to clear away what has ended, and fails where something of this package goes
-// on.
+// noGoroutinesLeft waits for the runtime to clear away what has ended, and fails where something of
+// this package goes on.
 func noGoroutinesLeft(t *testing.T) {
 	t.Helper()
 	var stacks strings.Builder

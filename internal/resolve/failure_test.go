@@ -158,7 +158,10 @@ func TestDenialsAreHeardTwice(t *testing.T) {
 	}
 	t.Run("after a restart", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
-			db, four := seeded(name("db.example.com", IPv4|IPv6), "192.0.2.1", "2001:db8::1"), seeded(name("four.example.com", IPv4|IPv6), "192.0.2.4")
+			db, four := seeded(name("db.example.com", IPv4|IPv6), "192.0.2.1", "2001:db8::1"), seeded(
+				name("four.example.com", IPv4|IPv6),
+				"192.0.2.4",
+			)
 			h.dns.set("db.example.com A", rcode(noError, time.Hour))
 			h.dns.set("db.example.com AAAA", records(time.Hour, "2001:db8::1"))
 			h.dns.set("four.example.com A", records(time.Hour, "192.0.2.4"))
@@ -359,7 +362,11 @@ func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
 	})
 	t.Run("given twice", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
-			db, again := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.1"), seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.2")
+			db, again := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.1"), seeded(
+				name("db.example.com", IPv4),
+				"192.0.2.1",
+				"192.0.2.2",
+			)
 			again.Seed[0].Port = 5432 // a name's addresses have none
 			again.Seed = append(again.Seed, Addr{})
 			h.Sync(owner1, defaultConfig(), []Wanted{db, again})

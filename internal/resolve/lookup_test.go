@@ -206,7 +206,9 @@ nameserver 999.1.1.1
 	if s := strings.Trim(fmt.Sprint(got), "[]"); s != strings.Trim(want, "[]") {
 		t.Errorf("got %s, want %s", s, want)
 	}
-	if got := parseResolvConf(strings.NewReader(strings.Repeat("nameserver 192.0.2.1\n", 1000))); len(got) != maxNameservers {
+	if got := parseResolvConf(strings.NewReader(strings.Repeat("nameserver 192.0.2.1\n", 1000))); len(
+		got,
+	) != maxNameservers {
 		t.Errorf("%d nameservers taken", len(got))
 	}
 }

@@ -181,8 +181,8 @@ func TestLostPacketIsNoOutage(t *testing.T) {
 	})
 }
 
-// TestDeadServerDelaysANameOnce has a first server that answers nobody. Each name waits for it until
-// it has been silent for the lookup timeout, and no more until it answers anybody again.
+// TestDeadServerDelaysANameOnce has a first server that answers nobody. Each name waits for it
+// until it has been silent for the lookup timeout, and no more until it answers anybody again.
 func TestDeadServerDelaysANameOnce(t *testing.T) {
 	for _, c := range []struct {
 		desc string
@@ -263,8 +263,8 @@ func TestOutagesLeaveNothing(t *testing.T) {
 	})
 }
 
-// TestChecksAreBounded has more names than may be checked at a time. All come to pass the dead server
-// by, and all find it again.
+// TestChecksAreBounded has more names than may be checked at a time. All come to pass the dead
+// server by, and all find it again.
 func TestChecksAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		good := records(10*time.Second, "192.0.2.1")

@@ -86,9 +86,11 @@ func histories(records [2]*record) (p pair) {
 	return p
 }
 
-// update brings the answer to now and says whether it changed and when time alone may change it again:
+// update brings the answer to now and says whether it changed and when time alone may change it
+// again:
 //  1. the records' view;
-//  2. with it the seeds that it has not superseded, and for a service whose new hosts are not known yet what was
+//  2. with it the seeds that it has not superseded, and for a service whose new hosts are not
+//     known yet what was
 //     published before;
 //  3. of these at most limit, those published before first.
 func (q *question) update(now time.Time, limit int) (changed bool, next time.Time) {
@@ -108,7 +110,8 @@ func equalAnswers(a, b Answer) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Cause == b.Cause && a.Omitted == b.Omitted && slices.Equal(a.Addrs, b.Addrs)
 }
 
-// status of a view that publishes so many addresses. What waits for its first result leaves the status as it is.
+// status of a view that publishes so many addresses. What waits for its first result leaves the
+// status as it is.
 func (q *question) status(v *view, addrs int) (s Status, reason, cause string) {
 	switch {
 	case v.waiting && (!q.begun || (q.answer.Status == Failed) != (addrs == 0)):
@@ -256,7 +259,8 @@ func (q *question) familiesOf(r *record) (records [2]*record) {
 	}
 }
 
-// needs says whether what the record lacks should be looked for again soon: nothing of the name is resolved without it, or it is about to take addresses away.
+// needs says whether what the record lacks should be looked for again soon: nothing of the name is
+// resolved without it, or it is about to take addresses away.
 func (q *question) needs(r *record, now time.Time) bool {
 	if q.doubts(r) {
 		return true
@@ -269,7 +273,8 @@ func (q *question) needs(r *record, now time.Time) bool {
 	return true
 }
 
-// doubts says whether the record denies a family of which there are addresses, and is not believed yet.
+// doubts says whether the record denies a family of which there are addresses, and is not believed
+// yet.
 func (q *question) doubts(r *record) bool {
 	if r.kind != kindNoData || r.at.Sub(r.noDataFrom) >= beliefDelay {
 		return false

@@ -10,7 +10,8 @@ import (
 
 const (
 	beliefDelay = 30 * time.Second // a denial that lasts this long is believed, and takes addresses away
-	minInterval = time.Second      // between two lookups of one record, whatever TTLs and owners say (RFC 9520 section 3.2)
+	// between two lookups of one record, whatever TTLs and owners say (RFC 9520 section 3.2)
+	minInterval = time.Second
 	maxBackoff  = 30 * time.Second // between lookups that fail (RFC 8767 section 5; RFC 9520 allows 5 min)
 	maxKept     = 8192             // data of a record, those absent from the latest answer included
 )
@@ -94,8 +95,8 @@ type entry struct {
 	gone time.Time // of the first good answer that lacked it; zero = the latest one has it
 }
 
-// apply takes over a lookup's result and says whether anything but its time is new. Data absent from good answers is
-// kept for keep, the longest removal delay of any owner.
+// apply takes over a lookup's result and says whether anything but its time is new. Data absent
+// from good answers is kept for keep, the longest removal delay of any owner.
 func (h *history) apply(r result, now time.Time, keep time.Duration) (changed bool) {
 	before := h.kind
 	changed = before != r.kind || h.cause != r.cause
@@ -134,7 +135,8 @@ func (h *history) apply(r result, now time.Time, keep time.Duration) (changed bo
 	return changed
 }
 
-// leave settles what the time since the latest result has made of it: a denial that was believed stays so.
+// leave settles what the time since the latest result has made of it: a denial that was believed
+// stays so.
 func (h *history) leave(now time.Time) {
 	if h.kind == kindNoData {
 		h.noDataTo = now
@@ -144,7 +146,8 @@ func (h *history) leave(now time.Time) {
 	}
 }
 
-// thaw moves removal delays by the time without good answers: rotation had no chance to show what it holds.
+// thaw moves removal delays by the time without good answers: rotation had no chance to show what
+// it holds.
 func (h *history) thaw(by time.Duration) {
 	for i := range h.entries {
 		if !h.entries[i].gone.IsZero() {
@@ -155,7 +158,8 @@ func (h *history) thaw(by time.Duration) {
 
 func (h *history) limit() int { return min(cmp.Or(h.room, maxKept), maxKept) }
 
-// fit leaves of an answer's data (sorted, each once) what there is room for: that which is known first.
+// fit leaves of an answer's data (sorted, each once) what there is room for: that which is known
+// first.
 func (h *history) fit(data []datum) []datum {
 	if len(data) <= h.limit() {
 		return data
@@ -228,8 +232,8 @@ func bounded(entries []entry, most int) []entry {
 	})
 }
 
-// refresh returns when an owner with these settings wants the next lookup. needed says whether the return of what
-// this record lacks should be seen soon.
+// refresh returns when an owner with these settings wants the next lookup. needed says whether the
+// return of what this record lacks should be seen soon.
 func (h *history) refresh(o settings, needed bool, jitter float64) time.Time {
 	ttl, lower, cached := min(h.ttl, o.maxTTL), o.minTTL, h.cached && h.ttl < o.maxTTL
 	switch h.kind {
@@ -256,9 +260,9 @@ func (h *history) refresh(o settings, needed bool, jitter float64) time.Time {
 	return h.at.Add(max(d, minInterval))
 }
 
-// interval is 81 to 90% of the TTL, by jitter from [0, 1), or where that is less than the lower bound up to 1% more
-// than that: names whose TTLs are short drift apart all the same, and a change is seen in time. It never exceeds the
-// upper bound.
+// interval is 81 to 90% of the TTL, by jitter from [0, 1), or where that is less than the lower
+// bound up to 1% more than that: names whose TTLs are short drift apart all the same, and a change
+// is seen in time. It never exceeds the upper bound.
 func interval(ttl, lower, upper time.Duration, jitter float64) time.Duration {
 	d := time.Duration(0.9 * (1 - 0.1*jitter) * float64(ttl))
 	if d < lower {

@@ -56,10 +56,12 @@ func (e *Engine) releaseLocked(q *question, r *record, now time.Time) {
 	}
 }
 
-// retention is how long a record that nobody wants is kept: an owner who comes back soon asks nothing anew.
+// retention is how long a record that nobody wants is kept: an owner who comes back soon asks
+// nothing anew.
 const retention = 30 * time.Second
 
-// retireLocked ends a record that nobody wants: at once where it knows nothing, else after the retention.
+// retireLocked ends a record that nobody wants: at once where it knows nothing, else after the
+// retention.
 func (e *Engine) retireLocked(r *record, now time.Time) {
 	if r.kind == kindNone || r.up.silent {
 		e.schedule.set(&r.timer, time.Time{})
@@ -106,14 +108,16 @@ func (e *Engine) updateLocked(q *question, now time.Time) bool {
 	return changed
 }
 
-// maxOwnerHosts bounds the hosts behind all services of one owner, and maxOwnerData the data of all records that it wants,
-// but that each holds one: what one object costs is not the decision of foreign zones.
+// maxOwnerHosts bounds the hosts behind all services of one owner, and maxOwnerData the data of all
+// records that it wants, but that each holds one: what one object costs is not the decision of
+// foreign zones.
 const (
 	maxOwnerHosts = 10_000
 	maxOwnerData  = 2 * maxOwnerHosts
 )
 
-// applyLocked takes over a lookup's result, as far as the record's owners have room for it: the one that has most decides.
+// applyLocked takes over a lookup's result, as far as the record's owners have room for it: the one
+// that has most decides.
 func (e *Engine) applyLocked(r *record, found result, now time.Time) (changed bool) {
 	before := len(r.entries)
 	r.room = 1

@@ -17,8 +17,9 @@ const (
 	maxNameservers     = 16              // taken from it
 )
 
-// resolvConf tells the nameservers of a resolv.conf(5), read again while they are asked for. Where it can't be read, or
-// names none, what it said last holds; before that the local machine, as the manual page says.
+// resolvConf tells the nameservers of a resolv.conf(5), read again while they are asked for. Where
+// it can't be read, or names none, what it said last holds; before that the local machine, as the
+// manual page says.
 type resolvConf struct {
 	path string
 
@@ -32,7 +33,9 @@ func newResolvConf(path string) *resolvConf {
 		path = defaultResolvConf
 	}
 	c := &resolvConf{path: path, servers: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)}}
-	c.nameservers() // the first look is over before anyone asks: later on who comes during one goes by what the last one said
+	// the first look is over before anyone asks: later on who comes during one goes by what the last
+	// one said
+	c.nameservers()
 	return c
 }
 

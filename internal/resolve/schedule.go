@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// timer is a place in the schedule: of a record's next lookup, or of a question's next change by time.
-// The owner of the timer is one of record and question.
+// timer is a place in the schedule: of a record's next lookup, or of a question's next change by
+// time. The owner of the timer is one of record and question.
 type timer struct {
 	at       time.Time
 	place    int // in the heap, from 1; 0 = not in it

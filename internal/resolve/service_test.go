@@ -67,8 +67,8 @@ func TestServicePriorityMoves(t *testing.T) {
 	})
 }
 
-// Hosts that replace all others must not leave a hole until they are resolved, and must not keep what
-// left once they are.
+// Hosts that replace all others must not leave a hole until they are resolved, and must not keep
+// what left once they are.
 func TestServiceReplaced(t *testing.T) {
 	setup := func(h *harness, b reply) Wanted {
 		q := service(pool, IPv4)
@@ -112,7 +112,11 @@ func TestServiceReplaced(t *testing.T) {
 			q := setup(h, silence)
 			h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.1", 1, 0)}})
 			h.pass(lookupTimeout)
-			h.want(owner1, q, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "timeout", Addrs: []Addr{addr("192.0.2.1", 1, 0)}})
+			h.want(
+				owner1,
+				q,
+				Answer{Status: Stale, Reason: ReasonServingStale, Cause: "timeout", Addrs: []Addr{addr("192.0.2.1", 1, 0)}},
+			)
 		})
 	})
 }
@@ -122,7 +126,10 @@ func TestServiceWithAFailingHost(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		q := service(pool, IPv4)
 		bad := datum{host: "bad.example.com", port: 1}
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}, bad))
+		h.dns.set(
+			pool+" SRV",
+			services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}, bad),
+		)
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
 		h.dns.set("b.example.com A", records(10*time.Second, "192.0.2.2"))
 		h.dns.set("bad.example.com A", rcode(servFail, 0))
@@ -130,7 +137,11 @@ func TestServiceWithAFailingHost(t *testing.T) {
 		h.start()
 		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "b.example.com", port: 1}, bad))
 		h.pass(10 * time.Second)
-		h.want(owner1, q, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.2", 1, 0)}})
+		h.want(
+			owner1,
+			q,
+			Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.2", 1, 0)}},
+		)
 	})
 }
 
@@ -139,14 +150,21 @@ func TestServiceRemovalDelay(t *testing.T) {
 		q := service(pool, IPv4)
 		cfg := defaultConfig()
 		cfg.RemovalDelay = time.Minute
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}))
+		h.dns.set(
+			pool+" SRV",
+			services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}),
+		)
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
 		h.dns.set("b.example.com A", records(10*time.Second, "192.0.2.2"))
 		h.Sync(owner1, cfg, []Wanted{q})
 		h.start()
 		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "b.example.com", port: 2}))
 		h.pass(10 * time.Second)
-		h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.1", 1, 0), addr("192.0.2.2", 1, 0), addr("192.0.2.2", 2, 0)}})
+		h.want(
+			owner1,
+			q,
+			Answer{Status: Current, Addrs: []Addr{addr("192.0.2.1", 1, 0), addr("192.0.2.2", 1, 0), addr("192.0.2.2", 2, 0)}},
+		)
 		h.pass(time.Minute)
 		h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.2", 2, 0)}})
 		if len(h.owners[owner1].questions[q.Question].hosts) != 1 {
@@ -190,7 +208,8 @@ func TestServiceFailures(t *testing.T) {
 	}
 }
 
-// TestServiceThatIsNotAvailable has a target of ".", which says the same of the service as NXDOMAIN.
+// TestServiceThatIsNotAvailable has a target of ".", which says the same of the service as
+// NXDOMAIN.
 func TestServiceThatIsNotAvailable(t *testing.T) {
 	m := message(t, pool+".", typeSRV, 0, pool+". 10 SRV 0 0 0 .")
 	a, err := decode(packed(t, m), testID, pool, typeSRV)
@@ -203,7 +222,11 @@ func TestServiceThatIsNotAvailable(t *testing.T) {
 		h.start()
 		h.dns.set(pool+" SRV", gone)
 		h.pass(20 * time.Second)
-		h.want(owner1, q, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "NXDOMAIN", Addrs: []Addr{addr("192.0.2.1", 1, 0)}})
+		h.want(
+			owner1,
+			q,
+			Answer{Status: Stale, Reason: ReasonServingStale, Cause: "NXDOMAIN", Addrs: []Addr{addr("192.0.2.1", 1, 0)}},
+		)
 		h.pass(20 * time.Second)
 		h.want(owner1, q, failed(ReasonNameNotFound, "NXDOMAIN"))
 	})
@@ -216,7 +239,10 @@ func TestServiceSeed(t *testing.T) {
 		q.Seed = seeds
 		cfg := defaultConfig()
 		cfg.Stale, cfg.RemovalDelay = time.Hour, delay
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}))
+		h.dns.set(
+			pool+" SRV",
+			services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}),
+		)
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.3"))
 		h.dns.set("b.example.com A", rcode(servFail, 0))
 		h.Sync(owner1, cfg, []Wanted{q})
@@ -227,9 +253,18 @@ func TestServiceSeed(t *testing.T) {
 		inBubble(t, func(h *harness) {
 			q := setup(h, 0)
 			h.start()
-			h.want(owner1, q, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{seeds[0], addr("192.0.2.3", 1, 0), seeds[1]}})
+			h.want(owner1, q, Answer{
+				Status: Stale,
+				Reason: ReasonServingStale,
+				Cause:  "SERVFAIL",
+				Addrs:  []Addr{seeds[0], addr("192.0.2.3", 1, 0), seeds[1]},
+			})
 			h.pass(time.Hour)
-			h.want(owner1, q, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.3", 1, 0)}})
+			h.want(
+				owner1,
+				q,
+				Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.3", 1, 0)}},
+			)
 		})
 	})
 	t.Run("hosts known", func(t *testing.T) {
@@ -275,9 +310,18 @@ func TestServiceHostsAreBounded(t *testing.T) {
 		h.dns.set(pool+" SRV", services(10*time.Second, data...))
 		h.Sync(owner1, defaultConfig(), []Wanted{q})
 		h.start()
-		h.dns.set(pool+" SRV", services(10*time.Second, append(data, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1})...))
+		h.dns.set(
+			pool+" SRV",
+			services(
+				10*time.Second,
+				append(data, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1})...),
+		)
 		h.pass(10 * time.Second)
-		h.want(owner1, q, Answer{Status: Current, Omitted: 2, Addrs: []Addr{addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)}})
+		h.want(
+			owner1,
+			q,
+			Answer{Status: Current, Omitted: 2, Addrs: []Addr{addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)}},
+		)
 		if n := h.dns.count("a.example.com A"); n != 0 {
 			t.Errorf("asked %d times for a host over the bound", n)
 		}

@@ -88,7 +88,8 @@ func TestDifferentServersAreDifferentQuestions(t *testing.T) {
 		h.want(owner1, db, current("198.51.100.53"))
 		h.want(owner2, db, current("198.51.100.54"))
 		h.want(ownerOf(3), db, current("127.0.0.1"))
-		if len(servers) != 3 || h.records[recordKey{"db.example.com", typeA, upstreamOf(other).key}].up.servers[0].Port() != 53 {
+		if len(servers) != 3 ||
+			h.records[recordKey{"db.example.com", typeA, upstreamOf(other).key}].up.servers[0].Port() != 53 {
 			t.Errorf("asked %v", servers)
 		}
 	})
@@ -171,8 +172,8 @@ func TestConcurrencyIsBounded(t *testing.T) {
 	})
 }
 
-// Thousands of names whose server is dead don't keep others from being asked in time, and new ones from being
-// resolved soon.
+// Thousands of names whose server is dead don't keep others from being asked in time, and new ones
+// from being resolved soon.
 func TestDeadNamesDelayNoOthers(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		var dead []Wanted
@@ -255,7 +256,8 @@ func many(n int) reply {
 	}
 }
 
-// Zones decide how much their names answer, not how much of that is kept for one owner. Nobody else has less for it.
+// Zones decide how much their names answer, not how much of that is kept for one owner. Nobody else
+// has less for it.
 func TestDataOfOneOwnerAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		var wanted []Wanted
@@ -307,7 +309,8 @@ func TestDataOfOneOwnerAreBounded(t *testing.T) {
 	})
 }
 
-// A service of many ports on a host of many addresses is their product, of which no more is ever held than a record holds.
+// A service of many ports on a host of many addresses is their product, of which no more is ever
+// held than a record holds.
 func TestServicesOfManyAddressesAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		var ports []datum
@@ -424,8 +427,8 @@ func TestCacheIsAskedTwicePerTTL(t *testing.T) {
 	}
 }
 
-// TestCachedAnswersKeepTheBounds has a cache that is asked more often than its TTL says, because the
-// owner wants to, and one whose TTLs are shorter than the owner wants to know of.
+// TestCachedAnswersKeepTheBounds has a cache that is asked more often than its TTL says, because
+// the owner wants to, and one whose TTLs are shorter than the owner wants to know of.
 func TestCachedAnswersKeepTheBounds(t *testing.T) {
 	o := settings{minTTL: 5 * time.Second, maxTTL: time.Minute}
 	for _, c := range []struct{ left, atLeast, atMost time.Duration }{
@@ -449,7 +452,11 @@ func TestForgetLeavesNothing(t *testing.T) {
 		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
 		h.dns.set("bad.example.com A", rcode(servFail, 0))
 		h.dns.set("_x._tcp.example.com SRV", services(time.Minute, datum{host: "db.example.com", port: 1}))
-		wanted := []Wanted{name("db.example.com", IPv4|IPv6), name("bad.example.com", IPv4), service("_x._tcp.example.com", IPv4)}
+		wanted := []Wanted{
+			name("db.example.com", IPv4|IPv6),
+			name("bad.example.com", IPv4),
+			service("_x._tcp.example.com", IPv4),
+		}
 		h.Sync(owner1, defaultConfig(), wanted)
 		h.Sync(owner2, defaultConfig(), wanted[:1])
 		h.start()
@@ -541,7 +548,10 @@ func TestNotifyOnlyOnChange(t *testing.T) {
 		cfg.Stale, cfg.RemovalDelay = 2*time.Minute, 20*time.Second
 		replies := []reply{
 			records(10*time.Second, "192.0.2.1", "192.0.2.2"), records(7*time.Second, "192.0.2.2", "192.0.2.1"),
-			records(10*time.Second, "192.0.2.3"), rcode(servFail, 0), rcode(nxDomain, 10*time.Second), rcode(noError, 10*time.Second),
+			records(
+				10*time.Second,
+				"192.0.2.3",
+			), rcode(servFail, 0), rcode(nxDomain, 10*time.Second), rcode(noError, 10*time.Second),
 		}
 		h.dns.set("db.example.com A", replies[0])
 		h.Sync(owner1, cfg, []Wanted{db})

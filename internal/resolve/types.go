@@ -39,8 +39,8 @@ type Question struct {
 }
 
 // Wanted is a Question with what an earlier process published for it. The Seed serves as the last
-// good answer, its TTL expired when the engine started, until the engine has an answer of its own; it is
-// read only when the owner's question is new to the engine.
+// good answer, its TTL expired when the engine started, until the engine has an answer of its own;
+// it is read only when the owner's question is new to the engine.
 type Wanted struct {
 	Question
 	Seed []Addr
@@ -75,10 +75,11 @@ const (
 
 // Config is one owner's spec.dns with its defaults applied.
 type Config struct {
-	Nameservers []netip.AddrPort // in the order in which to try them, port 0 = 53 (TLS: 853); none = those of Options.ResolvConf
-	Transport   Transport        // "" = UDP
-	TLS         *tls.Config      // for TLS; nil = system roots. Without ServerName the server's address is verified
-	TLSIdentity string           // a digest of TLS: owners share queries only where it is equal
+	// in the order in which to try them, port 0 = 53 (TLS: 853); none = those of Options.ResolvConf
+	Nameservers []netip.AddrPort
+	Transport   Transport   // "" = UDP
+	TLS         *tls.Config // for TLS; nil = system roots. Without ServerName the server's address is verified
+	TLSIdentity string      // a digest of TLS: owners share queries only where it is equal
 
 	MinTTL, MaxTTL time.Duration // bounds of the TTL that counts, whatever records say
 	Stale          time.Duration // how long past its TTL the last good answer serves when resolution fails (RFC 8767)
@@ -110,17 +111,22 @@ const (
 
 // Answer is what may be published for a Question now. Addrs is shared: callers must not change it.
 type Answer struct {
-	Status  Status
-	Addrs   []Addr // sorted by rank, address and port, each address and port once; those of removed records inside their delay are among them
-	Reason  string // one of the Reasons where Stale or Failed, else ""
-	Cause   string // fixed phrase where Stale or Failed, e.g. "SERVFAIL", "timeout", "empty answer"; never an address or a time
-	Omitted int    // addresses, or SRV records with their unknown addresses, beyond Options.MaxAddresses
+	Status Status
+	// sorted by rank, address and port, each address and port once; those of removed records inside
+	// their delay are among them
+	Addrs  []Addr
+	Reason string // one of the Reasons where Stale or Failed, else ""
+	// fixed phrase where Stale or Failed, e.g. "SERVFAIL", "timeout", "empty answer"; never an address
+	// or a time
+	Cause   string
+	Omitted int // addresses, or SRV records with their unknown addresses, beyond Options.MaxAddresses
 }
 
 // Options are set once for an Engine.
 type Options struct {
-	// Notify is called, never under a lock, when an owner's Snapshot has changed by an answer or by time. What Sync
-	// itself changes its caller can read at once and is not told of. It must not block.
+	// Notify is called, never under a lock, when an owner's Snapshot has changed by an answer or by
+	// time. What Sync itself changes its caller can read at once and is not told of. It must not
+	// block.
 	Notify func(owner types.NamespacedName)
 	// ResolvConf names the nameservers of owners without their own, in the form of resolv.conf(5);
 	// it is read again when it changes. "" = /etc/resolv.conf.

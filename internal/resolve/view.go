@@ -78,10 +78,12 @@ func (h *history) expiry(seed time.Time, o settings) time.Time {
 }
 
 // standing judges the history at a time, for an owner whose seed's TTL expired at seed:
-//   - a failure, and an empty answer where no family has addresses, leave the last good answer serving until Stale
+//   - a failure, and an empty answer where no family has addresses, leave the last good answer
+//     serving until Stale
 //     behind its expiry;
 //   - NXDOMAIN leaves it serving for the belief delay;
-//   - an empty answer beside a family that has addresses is good, and what the family had leaves as after NXDOMAIN.
+//   - an empty answer beside a family that has addresses is good, and what the family had leaves
+//     as after NXDOMAIN.
 func (h *history) standing(other sibling, seed time.Time, o settings, now time.Time) standing {
 	s := standing{settled: h.settled, expiry: h.expiry(seed, o)}
 	end := s.expiry.Add(o.stale)
@@ -138,8 +140,8 @@ func (h *history) left(other sibling, now time.Time) bool {
 	return to.Sub(h.noDataFrom) >= beliefDelay
 }
 
-// visible returns the entries that are present or inside their removal delay, and when time alone will change that.
-// While no good answers come, delays stand still.
+// visible returns the entries that are present or inside their removal delay, and when time alone
+// will change that. While no good answers come, delays stand still.
 func (h *history) visible(o settings, now time.Time) (entries []entry, next time.Time) {
 	clock := now
 	if h.kind != kindGood {

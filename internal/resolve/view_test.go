@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// model is the contract told slowly: it lives second by second and counts, where the code compares times.
+// model is the contract told slowly: it lives second by second and counts, where the code compares
+// times.
 type model struct {
 	settings
 	families Families
@@ -189,7 +190,8 @@ func randomResult(r *rand.Rand, family int) result {
 }
 
 // Three owners with different settings see one pair of records through random results; each second
-// each of them must see what the model tells, and nothing may change at a second that next didn't announce.
+// each of them must see what the model tells, and nothing may change at a second that next didn't
+// announce.
 func TestViewAgainstModel(t *testing.T) {
 	for n := range 60 {
 		r := rand.New(rand.NewPCG(uint64(n), 5))
@@ -229,7 +231,15 @@ func TestViewAgainstModel(t *testing.T) {
 					t.Fatalf("run %d, second %d, owner %d (%+v):\n got %s\nwant %s", n, second, i, m.settings, got, want)
 				}
 				if got != told[i] && !news && (next[i].IsZero() || next[i].After(now)) {
-					t.Fatalf("run %d, second %d, owner %d: %s became %s at a time not announced (%v)", n, second, i, told[i], got, next[i])
+					t.Fatalf(
+						"run %d, second %d, owner %d: %s became %s at a time not announced (%v)",
+						n,
+						second,
+						i,
+						told[i],
+						got,
+						next[i],
+					)
 				}
 				told[i], next[i] = got, v.next
 				m.second()

@@ -365,7 +365,8 @@ func within(name, zone string) bool {
 	return zone == "" || name == zone || strings.HasSuffix(name, "."+zone)
 }
 
-// unique sorts records and leaves one of each; of a host and port with several priorities the first.
+// unique sorts records and leaves one of each; of a host and port with several priorities the
+// first.
 func unique(data []datum) []datum {
 	slices.SortFunc(data, func(a, b datum) int {
 		if c := compareData(a, b); c != 0 {
@@ -382,8 +383,8 @@ func decisive(rcode int) bool { return rcode == dns.RcodeSuccess || rcode == dns
 // exists says whether a decisive response code speaks of a name that exists.
 func exists(rcode int) bool { return rcode == dns.RcodeSuccess }
 
-// intolerant says whether a server that doesn't know EDNS0 would answer with this response code to it
-// (RFC 6891 section 7).
+// intolerant says whether a server that doesn't know EDNS0 would answer with this response code to
+// it (RFC 6891 section 7).
 func intolerant(rcode int) bool {
 	return rcode == dns.RcodeFormatError || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeBadVers
 }

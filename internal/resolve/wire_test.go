@@ -15,7 +15,8 @@ import (
 
 const testID = 0x1234
 
-// message builds an answer to (testID, question) of records in zone-file form; a line "--" begins the next section.
+// message builds an answer to (testID, question) of records in zone-file form; a line "--" begins
+// the next section.
 func message(t testing.TB, question string, qt qtype, code int, lines ...string) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg)
@@ -210,7 +211,8 @@ func TestDecodeLies(t *testing.T) {
 	}
 }
 
-// As many records as 65,535 bytes hold are read, and names that unfold to a hundred times the message's size do no harm.
+// As many records as 65,535 bytes hold are read, and names that unfold to a hundred times the
+// message's size do no harm.
 func TestDecodeLarge(t *testing.T) {
 	m := message(t, "a.example.com.", typeA, 0)
 	for i := range 4000 {
@@ -246,7 +248,9 @@ func TestPack(t *testing.T) {
 	if err := m.Unpack(raw); err != nil {
 		t.Fatal(err)
 	}
-	if m.Id != id || !m.RecursionDesired || m.Question[0] != (dns.Question{Name: "a.example.com.", Qtype: dns.TypeSRV, Qclass: dns.ClassINET}) || m.IsEdns0().UDPSize() != 1232 {
+	if m.Id != id || !m.RecursionDesired ||
+		m.Question[0] != (dns.Question{Name: "a.example.com.", Qtype: dns.TypeSRV, Qclass: dns.ClassINET}) ||
+		m.IsEdns0().UDPSize() != 1232 {
 		t.Errorf("packed %v", &m)
 	}
 	if _, _, err := pack(strings.Repeat("x", 64)+".example.com", typeA, true); err == nil {
@@ -262,8 +266,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// FuzzDecode gives raw bytes to decode. What it takes over must be in the message as the library reads it, for
-// the question or an alias of it.
+// FuzzDecode gives raw bytes to decode. What it takes over must be in the message as the library
+// reads it, for the question or an alias of it.
 func FuzzDecode(f *testing.F) {
 	for _, lines := range [][]string{
 		nil,
@@ -306,7 +310,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// isRecord says whether the record has this content, for a name that the question or an alias leads to.
+// isRecord says whether the record has this content, for a name that the question or an alias leads
+// to.
 func isRecord(rr dns.RR, d datum, m *dns.Msg) bool {
 	led := plain(rr.Header().Name) == "a.example.com" || slices.ContainsFunc(m.Answer, func(c dns.RR) bool {
 		cname, ok := c.(*dns.CNAME)

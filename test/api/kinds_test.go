@@ -135,7 +135,10 @@ func TestStatus(t *testing.T) {
 	}
 
 	over := b.DeepCopy()
-	over.Status.Targets = append(over.Status.Targets, v1alpha1.TargetStatus{Name: "one-more", State: v1alpha1.TargetStateUnknown})
+	over.Status.Targets = append(
+		over.Status.Targets,
+		v1alpha1.TargetStatus{Name: "one-more", State: v1alpha1.TargetStateUnknown},
+	)
 	check(t, api.Status().Update(t.Context(), over), []string{"status.targets: Too many"})
 	over = b.DeepCopy()
 	over.Status.Targets[0].Addresses = append(over.Status.Targets[0].Addresses, "203.0.113.12")
@@ -183,7 +186,11 @@ func table(t *testing.T, path string) (columns []column) {
 		t.Fatal(err)
 	}
 	var tbl metav1.Table
-	err = c.Verb(http.MethodGet).AbsPath(path).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Into(&tbl)
+	err = c.Verb(http.MethodGet).
+		AbsPath(path).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").
+		Do(t.Context()).
+		Into(&tbl)
 	if err != nil {
 		t.Fatal(err)
 	}

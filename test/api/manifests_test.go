@@ -19,8 +19,8 @@ import (
 // yamlBlock is a block of YAML in Markdown.
 var yamlBlock = regexp.MustCompile("(?ms)^ *```yaml\n(.*?)^ *```")
 
-// TestManifestsInDocuments: what README and docs show is taken by the API server as it is written, without a field
-// that it doesn't know.
+// TestManifestsInDocuments: what README and docs show is taken by the API server as it is written,
+// without a field that it doesn't know.
 func TestManifestsInDocuments(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
 	if err != nil {

@@ -40,11 +40,13 @@ spec:
 )
 
 // TestNewerCRD: where the CRDs know a field that the manager does not, what was meant to be a
-// stronger check or a narrower rule is refused; where they don't, the API server says so or prunes it.
+// stronger check or a narrower rule is refused; where they don't, the API server says so or prunes
+// it.
 func TestNewerCRD(t *testing.T) {
 	// Pruned: the CRD lacks the field. Only who asks for no validation gets an object without it.
 	for _, text := range []string{newerCheck, newerRule} {
-		if err := api.Create(t.Context(), object(t, text), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "unknown field") {
+		if err := api.Create(t.Context(), object(t, text), client.DryRunAll); err == nil ||
+			!strings.Contains(err.Error(), "unknown field") {
 			t.Errorf("a field that the CRD lacks: %v", err)
 		}
 	}
@@ -57,8 +59,18 @@ func TestNewerCRD(t *testing.T) {
 	}
 
 	// Kept: the CRD has it.
-	extend(t, "externalbackends", "spec/properties/healthCheck/properties/httpGet/properties/expectedBody", `{"type": "string"}`)
-	extend(t, "externalbackendpolicies", "spec/properties/allow/items/properties/weekdays", `{"type": "array", "items": {"type": "string"}}`)
+	extend(
+		t,
+		"externalbackends",
+		"spec/properties/healthCheck/properties/httpGet/properties/expectedBody",
+		`{"type": "string"}`,
+	)
+	extend(
+		t,
+		"externalbackendpolicies",
+		"spec/properties/allow/items/properties/weekdays",
+		`{"type": "array", "items": {"type": "string"}}`,
+	)
 	create(t, object(t, newerCheck))
 	create(t, object(t, newerRule))
 
@@ -66,7 +78,10 @@ func TestNewerCRD(t *testing.T) {
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "newer"}, &b); err != nil {
 		t.Fatal(err)
 	}
-	if got := plan.Validate(&b, &corev1.Service{}); !strings.Contains(got, `unknown field "healthCheck.httpGet.expectedBody"`) {
+	if got := plan.Validate(&b, &corev1.Service{}); !strings.Contains(
+		got,
+		`unknown field "healthCheck.httpGet.expectedBody"`,
+	) {
 		t.Errorf("the check is taken without its field: %q", got)
 	}
 	var list v1alpha1.ExternalBackendPolicyList
@@ -83,7 +98,9 @@ func TestNewerCRD(t *testing.T) {
 func extend(t *testing.T, plural, path, property string) {
 	t.Helper()
 	crd := &unstructured.Unstructured{}
-	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	crd.SetGroupVersionKind(
+		schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
+	)
 	crd.SetName(plural + "." + v1alpha1.GroupVersion.Group)
 	at := `"path": "/spec/versions/0/schema/openAPIV3Schema/properties/` + path + `"`
 	patch := func(ctx context.Context, step string) error {
@@ -99,7 +116,8 @@ func extend(t *testing.T, plural, path, property string) {
 	})
 }
 
-// create waits until the API server goes by the extended schema, and deletes the object after the test.
+// create waits until the API server goes by the extended schema, and deletes the object after the
+// test.
 func create(t *testing.T, u *unstructured.Unstructured) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)

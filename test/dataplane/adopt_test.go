@@ -63,11 +63,17 @@ func onlyOurs(h *harness.Test, service string) error {
 	return nil
 }
 
-// watchReady watches the slices behind a Service. The function it returns ends that, and wants every single state on the way to have had a ready
-// endpoint: kube-proxy, which gathers changes, may not have seen each.
+// watchReady watches the slices behind a Service. The function it returns ends that, and wants
+// every single state on the way to have had a ready endpoint: kube-proxy, which gathers changes,
+// may not have seen each.
 func watchReady(h *harness.Test, service string) (always func()) {
 	h.T.Helper()
-	watcher, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	watcher, err := h.Client.Watch(
+		h.T.Context(),
+		&discoveryv1.EndpointSliceList{},
+		client.InNamespace(h.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service},
+	)
 	if err != nil {
 		h.T.Fatal(err)
 	}
@@ -105,8 +111,8 @@ func watchReady(h *harness.Test, service string) (always func()) {
 	}
 }
 
-// TestAdoption takes over a Service whose endpoints were written by hand, under load. No request is lost, the ClusterIP stays, and what the
-// checks say applies in the end.
+// TestAdoption takes over a Service whose endpoints were written by hand, under load. No request is
+// lost, the ClusterIP stays, and what the checks say applies in the end.
 func TestAdoption(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -122,7 +128,10 @@ func TestAdoption(t *testing.T) {
 					h.Serve(old[0], "http", 8080)
 					h.Serve(old[1], "http", 8080)
 				}
-				h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}", name)
+				h.Apply(
+					"apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
+					name,
+				)
 				h.Apply(way.documents, name, old[0].V4, old[1].V4)
 				h.WaitRoutes(name, old[0].At4(8080), old[1].At4(8080))
 				service := h.Service(name)
@@ -161,7 +170,8 @@ spec:
 				alwaysReady()
 				wantAnswers(h, "http", clusterAddrs(h, name, 80)[0], p.a)
 				h.WaitEvent(name, "Adopted")
-				if is := h.Service(name); is.UID != service.UID || is.Spec.ClusterIP != service.Spec.ClusterIP || len(is.OwnerReferences) > 0 {
+				if is := h.Service(name); is.UID != service.UID || is.Spec.ClusterIP != service.Spec.ClusterIP ||
+					len(is.OwnerReferences) > 0 {
 					t.Errorf("the Service is not what it was: %v", is.ObjectMeta)
 				}
 

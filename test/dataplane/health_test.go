@@ -11,7 +11,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// pair is two machines that serve the same, and how to make one of them fail its checks while it goes on serving.
+// pair is two machines that serve the same, and how to make one of them fail its checks while it
+// goes on serving.
 type pair struct {
 	a, b   *lab.Machine
 	sa, sb *lab.Server
@@ -40,8 +41,9 @@ func newPair(h *harness.Test, network string, port int) pair {
 	return p
 }
 
-// TestUnhealthyGetsNothing makes a backend fail its checks while it goes on serving. Once its endpoint is not ready and kube-proxy has
-// followed, no request may reach it; once it is healthy again, some must.
+// TestUnhealthyGetsNothing makes a backend fail its checks while it goes on serving. Once its
+// endpoint is not ready and kube-proxy has followed, no request may reach it; once it is healthy
+// again, some must.
 func TestUnhealthyGetsNothing(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -118,7 +120,8 @@ spec:
 	}
 }
 
-// TestBrokenBackends kills a backend (connections are refused) and black-holes it (packets are dropped), under load, and brings it back.
+// TestBrokenBackends kills a backend (connections are refused) and black-holes it (packets are
+// dropped), under load, and brings it back.
 func TestBrokenBackends(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -177,8 +180,9 @@ spec:
 	}
 }
 
-// flow opens a UDP flow that goes to one machine, and returns how to wait until it goes to the other: kube-proxy moves flows when it has changed its
-// rules, and until then a new flow may be taken for an old one with the same port.
+// flow opens a UDP flow that goes to one machine, and returns how to wait until it goes to the
+// other: kube-proxy moves flows when it has changed its rules, and until then a new flow may be
+// taken for an old one with the same port.
 func flow(h *harness.Test, addr string, from, to *lab.Machine) (waitMoved func()) {
 	h.T.Helper()
 	for range enough {

@@ -1,4 +1,5 @@
-// Package dataplane sends requests through the real kube-proxy, and asks the real CoreDNS, while targets break, drain and move.
+// Package dataplane sends requests through the real kube-proxy, and asks the real CoreDNS, while
+// targets break, drain and move.
 package dataplane
 
 import (
@@ -21,12 +22,14 @@ import (
 func TestMain(m *testing.M) { harness.Main(m, devcluster.Options{}) }
 
 const (
-	// httpCheck and tcpCheck judge quickly: a verdict takes about 100 ms of failures, or one success a second.
+	// httpCheck and tcpCheck judge quickly: a verdict takes about 100 ms of failures, or one success a
+	// second.
 	httpCheck = "{httpGet: {path: " + lab.HealthPath + "}, " + pace + "}"
 	tcpCheck  = "{tcpSocket: {port: 9000}, " + pace + "}"
 	pace      = "periodSeconds: 1, timeoutSeconds: 1, confirmPeriodMilliseconds: 100, failureThreshold: 2"
 
-	// enough requests to tell by: with two backends and kube-proxy's even choice, 2^-60 is the chance to miss one.
+	// enough requests to tell by: with two backends and kube-proxy's even choice, 2^-60 is the chance
+	// to miss one.
 	enough  = 60
 	timeout = 3 * time.Second
 	// interval of a load's requests.
@@ -43,7 +46,8 @@ func clusterAddrs(h *harness.Test, service string, port int) []string {
 	return addrs
 }
 
-// wantAnswers sends requests from the node, and wants answers to all of them from these machines and no other.
+// wantAnswers sends requests from the node, and wants answers to all of them from these machines
+// and no other.
 func wantAnswers(h *harness.Test, network, addr string, from ...*lab.Machine) {
 	h.T.Helper()
 	wantAnswersTo(h.Node(), h, network, addr, from...)
@@ -90,7 +94,8 @@ type load struct {
 	addr string
 }
 
-// startLoad sends HTTP requests from the node at a steady rate, until the test ends or stopUnharmed.
+// startLoad sends HTTP requests from the node at a steady rate, until the test ends or
+// stopUnharmed.
 func startLoad(h *harness.Test, addr string) load {
 	l := load{lab.StartLoad(h.T.Context(), interval, timeout, lab.Sender(h.Node(), "http", addr)), h, addr}
 	h.T.Cleanup(func() { l.Stop() })
@@ -121,7 +126,8 @@ func (l load) reaches(m *lab.Machine) {
 	})
 }
 
-// spares wants none of the load's further requests to reach a server, once those that are on their way have arrived.
+// spares wants none of the load's further requests to reach a server, once those that are on their
+// way have arrived.
 func (l load) spares(s *lab.Server) {
 	l.h.T.Helper()
 	l.more()

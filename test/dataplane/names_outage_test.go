@@ -12,14 +12,16 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestNamesDown: DNS is silent for far longer than the TTL, and the manager that knew the answer is gone. Requests flow all the while, checks go on, no endpoint is written, and
-// the status says what is wrong, until DNS is back.
+// TestNamesDown: DNS is silent for far longer than the TTL, and the manager that knew the answer is
+// gone. Requests flow all the while, checks go on, no endpoint is written, and the status says what
+// is wrong, until DNS is back.
 func TestNamesDown(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
 	p := newPair(h, "http", 8080)
 	authority := h.Machine("dns")
-	dns := h.StartDNS(authority, map[string]string{"example.com": fmt.Sprintf("db A %s\ndb A %s", p.a.V4, p.b.V4)}) // for a second
+	// for a second
+	dns := h.StartDNS(authority, map[string]string{"example.com": fmt.Sprintf("db A %s\ndb A %s", p.a.V4, p.b.V4)})
 	h.Apply(`
 apiVersion: external-backend.io/v1alpha1
 kind: ExternalBackend

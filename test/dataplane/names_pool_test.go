@@ -11,8 +11,9 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestRemovalDelay shows a name's addresses in turn, as pools do, and then no longer one of them. While it is only their turn both get requests; what is gone for good drains and
-// leaves, and no request is lost.
+// TestRemovalDelay shows a name's addresses in turn, as pools do, and then no longer one of them.
+// While it is only their turn both get requests; what is gone for good drains and leaves, and no
+// request is lost.
 func TestRemovalDelay(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -92,7 +93,8 @@ func asked(h *harness.Test, s *devcluster.Nameserver) {
 	})
 }
 
-// TestServicePriorities: the priorities of SRV records are tiers. Requests follow them through the first one's illness, and through a change of the records, and none is lost.
+// TestServicePriorities: the priorities of SRV records are tiers. Requests follow them through the
+// first one's illness, and through a change of the records, and none is lost.
 func TestServicePriorities(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -100,7 +102,14 @@ func TestServicePriorities(t *testing.T) {
 	more := h.Serve(p.b, "http", 8081) // another port of the machine b
 	authority := h.Machine("dns")
 	zone := func(a, b, otherPort int) string {
-		return fmt.Sprintf("_web._tcp SRV %d 1 8080 a\n_web._tcp SRV %d 1 8080 b\n_web._tcp SRV %d 1 8081 b\na A %s\nb A %s", a, b, otherPort, p.a.V4, p.b.V4)
+		return fmt.Sprintf(
+			"_web._tcp SRV %d 1 8080 a\n_web._tcp SRV %d 1 8080 b\n_web._tcp SRV %d 1 8081 b\na A %s\nb A %s",
+			a,
+			b,
+			otherPort,
+			p.a.V4,
+			p.b.V4,
+		)
 	}
 	dns := h.StartDNS(authority, map[string]string{"example.com": zone(10, 20, 300)})
 	h.Apply(`

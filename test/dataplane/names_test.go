@@ -13,7 +13,8 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestHeadless asks the cluster's DNS for a headless Service's addresses, ports and host names, while targets fail and drain.
+// TestHeadless asks the cluster's DNS for a headless Service's addresses, ports and host names,
+// while targets fail and drain.
 func TestHeadless(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -36,7 +37,11 @@ spec:
 `, p.a.V4, p.a.V6, p.b.V4, stateOfB, p.b.V6, httpCheck)
 	}
 	apply("Active")
-	waitNames(h, "web", map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)})
+	waitNames(
+		h,
+		"web",
+		map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)},
+	)
 	wantAnswers(h, "http", "a6."+domain(h, "web")+":8080", p.a)
 	wantAnswers(h, "http", "b4."+domain(h, "web")+":8080", p.b)
 
@@ -50,7 +55,11 @@ spec:
 
 	p.sa.SetSick(false)
 	p.sicken(false)
-	waitNames(h, "web", map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)})
+	waitNames(
+		h,
+		"web",
+		map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)},
+	)
 
 	apply("Draining") // which in a headless Service can't be seen
 	waitNames(h, "web", onlyA)
@@ -61,8 +70,9 @@ func domain(h *harness.Test, service string) string {
 	return fmt.Sprintf("%s.%s.svc.cluster.local.", service, h.Namespace)
 }
 
-// waitNames waits until the cluster's DNS tells exactly these endpoints of a headless Service with port http, by their host names: in A and
-// AAAA of the Service, in SRV of its port, and under each name. Without any the name does not exist.
+// waitNames waits until the cluster's DNS tells exactly these endpoints of a headless Service with
+// port http, by their host names: in A and AAAA of the Service, in SRV of its port, and under each
+// name. Without any the name does not exist.
 func waitNames(h *harness.Test, service string, want map[string]netip.AddrPort) {
 	h.T.Helper()
 	var addrs []string
@@ -117,7 +127,8 @@ func notFoundIsNone(err error) error {
 	return err
 }
 
-// TestHeadlessAndBack turns a ClusterIP Service headless and back: the Service object and its slices stay.
+// TestHeadlessAndBack turns a ClusterIP Service headless and back: the Service object and its
+// slices stay.
 func TestHeadlessAndBack(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -202,7 +213,8 @@ spec:
 	wantAnswers(h, "http", addr, b)
 }
 
-// TestAliases publishes names as such: the cluster's DNS answers with them, and with the addresses they have elsewhere.
+// TestAliases publishes names as such: the cluster's DNS answers with them, and with the addresses
+// they have elsewhere.
 func TestAliases(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()

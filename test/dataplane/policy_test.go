@@ -15,7 +15,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// guest is a machine behind a Service that policies come to allow and to refuse: it answers requests on one port and checks on another.
+// guest is a machine behind a Service that policies come to allow and to refuse: it answers
+// requests on one port and checks on another.
 type guest struct {
 	*lab.Machine
 	requests, checks *lab.Server
@@ -37,7 +38,8 @@ func cidr(guests ...guest) []string {
 	return list
 }
 
-// party is an ExternalBackend under load, with a target that every policy allows, a literal one and a name that some don't.
+// party is an ExternalBackend under load, with a target that every policy allows, a literal one and
+// a name that some don't.
 type party struct {
 	*harness.Test
 	host, literal, named guest
@@ -46,7 +48,13 @@ type party struct {
 }
 
 func newParty(h *harness.Test) *party {
-	p := &party{Test: h, host: newGuest(h, "host"), literal: newGuest(h, "literal"), named: newGuest(h, "named"), dns: h.Machine("dns")}
+	p := &party{
+		Test:    h,
+		host:    newGuest(h, "host"),
+		literal: newGuest(h, "literal"),
+		named:   newGuest(h, "named"),
+		dns:     h.Machine("dns"),
+	}
 	h.StartDNS(p.dns, map[string]string{"example.com": "db A " + p.named.V4.String()})
 	h.Apply(`
 apiVersion: external-backend.io/v1alpha1
@@ -64,7 +72,8 @@ spec:
 	return p
 }
 
-// policy applies a policy with these rules, which allows the nameserver too, to the namespaces that the labels select.
+// policy applies a policy with these rules, which allows the nameserver too, to the namespaces that
+// the labels select.
 func (p *party) policy(mode v1alpha1.PolicyMode, labels map[string]string, rules ...v1alpha1.PolicyRule) {
 	p.T.Helper()
 	policy := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}}
@@ -94,7 +103,8 @@ func (p *party) label(key, value string) {
 	}
 }
 
-// publishes waits until these guests are published and healthy, and no others, and kube-proxy sends requests to them.
+// publishes waits until these guests are published and healthy, and no others, and kube-proxy sends
+// requests to them.
 func (p *party) publishes(guests ...guest) {
 	p.T.Helper()
 	states := harness.States{}
@@ -116,8 +126,8 @@ func (p *party) serves(guests ...guest) {
 	}
 }
 
-// shuns wants a guest to be left alone: now that its withdrawal is written and kube-proxy has followed, neither a request nor a probe comes any more, while the host
-// goes on getting both.
+// shuns wants a guest to be left alone: now that its withdrawal is written and kube-proxy has
+// followed, neither a request nor a probe comes any more, while the host goes on getting both.
 func (p *party) shuns(g guest) {
 	p.T.Helper()
 	p.load.more() // what was on its way has arrived
@@ -138,7 +148,8 @@ func (p *party) shuns(g guest) {
 	}
 }
 
-// refuses waits until status says that policy refuses a target, and why, and wants it to tell the addresses of neither.
+// refuses waits until status says that policy refuses a target, and why, and wants it to tell the
+// addresses of neither.
 func (p *party) refuses(target, kind string, unnamed ...guest) {
 	p.T.Helper()
 	p.Eventually("status to name "+target, func() error {
@@ -153,7 +164,8 @@ func (p *party) refuses(target, kind string, unnamed ...guest) {
 			}
 		}
 		for _, c := range b.Status.Conditions {
-			if c.Type == v1alpha1.ConditionPermitted && (!strings.Contains(c.Message, `"`+target+`"`) || !strings.Contains(c.Message, kind)) {
+			if c.Type == v1alpha1.ConditionPermitted &&
+				(!strings.Contains(c.Message, `"`+target+`"`) || !strings.Contains(c.Message, kind)) {
 				return fmt.Errorf("it says %q", c.Message)
 			}
 		}
@@ -166,8 +178,9 @@ const (
 	portNotAllowed = "port 9000/TCP of spec.healthCheck is not allowed by any policy"
 )
 
-// TestPolicies adds policies, narrows them and takes them away under load, labels the namespace, and turns the default round. No request is lost; what is
-// withdrawn gets neither requests nor probes; what is allowed again comes back once it has been probed.
+// TestPolicies adds policies, narrows them and takes them away under load, labels the namespace,
+// and turns the default round. No request is lost; what is withdrawn gets neither requests nor
+// probes; what is allowed again comes back once it has been probed.
 func TestPolicies(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
@@ -187,13 +200,23 @@ func TestPolicies(t *testing.T) {
 	p.policy(v1alpha1.PolicyModeEnforce, own, host, v1alpha1.PolicyRule{CIDRs: cidr(p.literal, p.named)})
 	h.WaitCondition("web", v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonPermitted)
 	p.serves(p.host, p.literal, p.named)
-	p.policy(v1alpha1.PolicyModeEnforce, own, host, v1alpha1.PolicyRule{CIDRs: cidr(p.named), Hostnames: []string{"*.example.com"}})
+	p.policy(
+		v1alpha1.PolicyModeEnforce,
+		own,
+		host,
+		v1alpha1.PolicyRule{CIDRs: cidr(p.named), Hostnames: []string{"*.example.com"}},
+	)
 	p.publishes(p.host, p.named)
 	p.shuns(p.literal)
 	p.refuses("literal", notAllowed, p.literal)
 
 	// Narrowed by the port that is probed; by the name.
-	p.policy(v1alpha1.PolicyModeEnforce, own, host, v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}, Ports: ports[:1]})
+	p.policy(
+		v1alpha1.PolicyModeEnforce,
+		own,
+		host,
+		v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}, Ports: ports[:1]},
+	)
 	p.publishes(p.host)
 	p.shuns(p.named)
 	p.refuses("named", portNotAllowed, p.literal, p.named)
@@ -214,7 +237,12 @@ func TestPolicies(t *testing.T) {
 	p.serves(p.host, p.literal, p.named)
 
 	// The namespace comes under a policy by its label, and out of it.
-	p.policy(v1alpha1.PolicyModeEnforce, map[string]string{"zone": "red"}, host, v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}})
+	p.policy(
+		v1alpha1.PolicyModeEnforce,
+		map[string]string{"zone": "red"},
+		host,
+		v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}},
+	)
 	p.serves(p.host, p.literal, p.named)
 	p.label("zone", "red")
 	p.publishes(p.host, p.named)

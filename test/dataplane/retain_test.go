@@ -82,7 +82,12 @@ func watchUnchanged(h *harness.Test, service string) (unchanged func()) {
 	for _, s := range h.Slices(service) {
 		before[s.Name] = states(&s)
 	}
-	watcher, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	watcher, err := h.Client.Watch(
+		h.T.Context(),
+		&discoveryv1.EndpointSliceList{},
+		client.InNamespace(h.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service},
+	)
 	if err != nil {
 		h.T.Fatal(err)
 	}
@@ -116,7 +121,16 @@ func watchUnchanged(h *harness.Test, service string) (unchanged func()) {
 func states(s *discoveryv1.EndpointSlice) string {
 	var texts []string
 	for _, e := range s.Endpoints {
-		texts = append(texts, fmt.Sprintf("%s ready=%t serving=%t terminating=%t", e.Addresses[0], *e.Conditions.Ready, *e.Conditions.Serving, *e.Conditions.Terminating))
+		texts = append(
+			texts,
+			fmt.Sprintf(
+				"%s ready=%t serving=%t terminating=%t",
+				e.Addresses[0],
+				*e.Conditions.Ready,
+				*e.Conditions.Serving,
+				*e.Conditions.Terminating,
+			),
+		)
 	}
 	return strings.Join(texts, ", ")
 }
@@ -182,7 +196,13 @@ func (k kept) wantTakenUp(saved backup) {
 	b := h.WaitReady("web")
 	service := h.Service("web")
 	if service.UID != saved.service.UID || service.Spec.ClusterIP != saved.service.Spec.ClusterIP {
-		h.T.Errorf("the Service is %s with %s, not %s with %s", service.UID, service.Spec.ClusterIP, saved.service.UID, saved.service.Spec.ClusterIP)
+		h.T.Errorf(
+			"the Service is %s with %s, not %s with %s",
+			service.UID,
+			service.Spec.ClusterIP,
+			saved.service.UID,
+			saved.service.Spec.ClusterIP,
+		)
 	}
 	if got, want := owners(service), fmt.Sprintf("ExternalBackend %s controller=true", b.UID); got != want {
 		h.T.Errorf("the Service belongs to %q, not %q", got, want)
@@ -321,7 +341,9 @@ func TestChangeOfDeletionPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := harness.New(t)
 			if name == "serviceRef" {
-				h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
+				h.Apply(
+					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
+				)
 			}
 			k := publishKept(h, more)
 			h.WaitReady("web")
@@ -379,7 +401,8 @@ func TestCRDReinstalled(t *testing.T) {
 		h.WaitReady("web")
 		probed(h, k.pair.sa, k.pair.sb)
 	})
-	if is := h.Service("web"); is.UID != service.UID || is.Spec.ClusterIP != service.Spec.ClusterIP || len(is.OwnerReferences) > 0 {
+	if is := h.Service("web"); is.UID != service.UID || is.Spec.ClusterIP != service.Spec.ClusterIP ||
+		len(is.OwnerReferences) > 0 {
 		t.Errorf("the Service is not what it was: %v", is.ObjectMeta)
 	}
 	same := func(a, b discoveryv1.EndpointSlice) bool { return a.UID == b.UID }
@@ -400,7 +423,9 @@ func TestCascadeOrphan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := harness.New(t)
 			if name == "serviceRef" {
-				h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
+				h.Apply(
+					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
+				)
 			}
 			k := publishKept(h, more)
 			h.WaitReady("web")

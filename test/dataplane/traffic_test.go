@@ -10,7 +10,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// TestDraining: a draining target gets requests only where nobody else is left, a disabled one none.
+// TestDraining: a draining target gets requests only where nobody else is left, a disabled one
+// none.
 func TestDraining(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -66,7 +67,8 @@ spec:
 	wantAnswers(h, "http", addr, p.a, p.b)
 }
 
-// TestTiers: a standby gets requests only while it is active, and going back to the first tier loses none.
+// TestTiers: a standby gets requests only while it is active, and going back to the first tier
+// loses none.
 func TestTiers(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -109,7 +111,8 @@ spec:
 	wantAnswers(h, "http", clusterAddrs(h, "web", 80)[0], p.b)
 }
 
-// TestFailOpen: where nobody is healthy and the spec prefers anybody to nobody, everybody gets requests.
+// TestFailOpen: where nobody is healthy and the spec prefers anybody to nobody, everybody gets
+// requests.
 func TestFailOpen(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -162,7 +165,8 @@ spec:
 	}
 }
 
-// TestNameMoves changes the record of a hostname target under load. Requests follow, and none is lost.
+// TestNameMoves changes the record of a hostname target under load. Requests follow, and none is
+// lost.
 func TestNameMoves(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -204,8 +208,8 @@ spec:
 	}
 }
 
-// TestRestart ends the manager and starts another, while one backend is healthy and one is not. Nothing flips, nothing is written, no
-// request is lost.
+// TestRestart ends the manager and starts another, while one backend is healthy and one is not.
+// Nothing flips, nothing is written, no request is lost.
 func TestRestart(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
@@ -260,7 +264,8 @@ spec:
 	h.WaitStates("web", all(harness.Healthy, a4, a6, b4, b6))
 }
 
-// probed waits until each server has been checked several times more: as often as it takes to change a verdict.
+// probed waits until each server has been checked several times more: as often as it takes to
+// change a verdict.
 func probed(h *harness.Test, servers ...*lab.Server) {
 	h.T.Helper()
 	for _, s := range servers {
@@ -274,7 +279,8 @@ func probed(h *harness.Test, servers ...*lab.Server) {
 	}
 }
 
-// TestPortRenamed: requests go on while the port gets another name, and where it gets its first one.
+// TestPortRenamed: requests go on while the port gets another name, and where it gets its first
+// one.
 func TestPortRenamed(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()

@@ -26,7 +26,12 @@ func TestCut(t *testing.T) {
 func TestOutage(t *testing.T) {
 	at := time.Unix(1000, 0)
 	before := lab.Tally{Sent: 100, Failed: 1}
-	after := lab.Tally{Sent: 300, Failed: 4, Answers: map[string]int{"web-1": 296}, LastFailure: at.Add(700 * time.Millisecond)}
+	after := lab.Tally{
+		Sent:        300,
+		Failed:      4,
+		Answers:     map[string]int{"web-1": 296},
+		LastFailure: at.Add(700 * time.Millisecond),
+	}
 	for _, tc := range []struct {
 		outage outage
 		want   string

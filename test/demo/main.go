@@ -1,5 +1,6 @@
-// Command demo shows traffic following health: it starts a development cluster, runs the real manager beside it, puts three real backends into network
-// namespaces of their own, sends requests to their Service through kube-proxy, and breaks the backends one after the other.
+// Command demo shows traffic following health: it starts a development cluster, runs the real
+// manager beside it, puts three real backends into network namespaces of their own, sends requests
+// to their Service through kube-proxy, and breaks the backends one after the other.
 package main
 
 import (
@@ -62,7 +63,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if devcluster.Nsenter() == "" { // still outside
-		fmt.Println("What is missing is built first; from nothing that takes some ten minutes on two cores, and then never again.")
+		fmt.Println(
+			"What is missing is built first; from nothing that takes some ten minutes on two cores, and then never again.",
+		)
 		end(ctx, lab.Prepare(ctx, os.Stdout, false))
 		stop()
 	}
@@ -103,7 +106,10 @@ func run(ctx context.Context, length time.Duration) (err error) {
 	say := func(text string, args ...any) {
 		fmt.Printf("%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(text, args...))
 	}
-	say("starting etcd, kube-apiserver, kube-controller-manager, kube-proxy and CoreDNS, Kubernetes %s", devcluster.Kubernetes())
+	say(
+		"starting etcd, kube-apiserver, kube-controller-manager, kube-proxy and CoreDNS, Kubernetes %s",
+		devcluster.Kubernetes(),
+	)
 	l, err := lab.Open(ctx, devcluster.Options{}, false)
 	if err != nil {
 		return err
@@ -126,7 +132,12 @@ func run(ctx context.Context, length time.Duration) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w; the manager said:\n%s", err, manager.Tail())
 	}
-	say("Service %s is at %s; a client on the cluster's node sends it %d requests a second", name, address, time.Second/interval)
+	say(
+		"Service %s is at %s; a client on the cluster's node sends it %d requests a second",
+		name,
+		address,
+		time.Second/interval,
+	)
 
 	load := lab.StartLoad(ctx, interval, timeout, lab.Sender(l.Node(), "http", address))
 	view := newView(backends, load, length)
@@ -150,7 +161,8 @@ func perform(ctx context.Context, l *lab.Lab, view *view) error {
 	return err
 }
 
-// publish applies the sample, and returns where its Service is once all of its backends get requests.
+// publish applies the sample, and returns where its Service is once all of its backends get
+// requests.
 func publish(ctx context.Context, l *lab.Lab, document string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

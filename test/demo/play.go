@@ -50,11 +50,12 @@ var (
 	}
 )
 
-// patience is how long a backend may take to leave or to come back, where it should be a second or two.
+// patience is how long a backend may take to leave or to come back, where it should be a second or
+// two.
 const patience = 20 * time.Second
 
-// play breaks and mends one backend after the other until ctx ends. Whether they leave rotation and come back is measured, and it is an error
-// where they don't.
+// play breaks and mends one backend after the other until ctx ends. Whether they leave rotation and
+// come back is measured, and it is an error where they don't.
 func play(ctx context.Context, v *view) error {
 	phase := min(max(v.length/5, 4*time.Second), 10*time.Second)
 	v.tell("all three backends serve")

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// look is how often the cluster is asked and a live screen drawn anew, count how often rates are taken.
+	// look is how often the cluster is asked and a live screen drawn anew, count how often rates are
+	// taken.
 	look  = 100 * time.Millisecond
 	count = time.Second
 	// maxLines bounds what is remembered of the story and of the events.
@@ -31,8 +32,9 @@ const (
 	inRotation = "ready, serving"
 )
 
-// view is what the audience sees: it looks at the cluster, and draws a screen or, where standard output is none, writes a line for each change. Only
-// the goroutine of watch, and close after it, write.
+// view is what the audience sees: it looks at the cluster, and draws a screen or, where standard
+// output is none, writes a line for each change. Only the goroutine of watch, and close after it,
+// write.
 type view struct {
 	backends []*backend
 	load     *lab.Load
@@ -125,7 +127,8 @@ func (v *view) setMachine(b *backend, is string) {
 	v.machines[b.Name()] = is
 }
 
-// awaitReady waits until the backend's endpoint is ready, or is not, and returns when it was seen so; zero where ctx ended before.
+// awaitReady waits until the backend's endpoint is ready, or is not, and returns when it was seen
+// so; zero where ctx ended before.
 func (v *view) awaitReady(ctx context.Context, b *backend, ready bool) (time.Time, error) {
 	deadline := time.After(patience)
 	for {
@@ -205,7 +208,8 @@ func stateOf(c discoveryv1.EndpointConditions) string {
 	return cmp.Or(strings.Join(words, ", "), "not ready")
 }
 
-// setTableLocked takes over what kubectl would show; without a screen it is told where more than the age has changed.
+// setTableLocked takes over what kubectl would show; without a screen it is told where more than
+// the age has changed.
 func (v *view) setTableLocked(table [][]string) {
 	before := v.ageless
 	v.table, v.ageless = align(table), align(withoutAge(table))

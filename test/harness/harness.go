@@ -1,5 +1,6 @@
-// Package harness runs tests on a [lab.Lab]: one for each test binary, one namespace for each test. Its methods fail the test
-// where they can't do what they say, and wait, where they wait, for something to be seen and no longer than [Patience].
+// Package harness runs tests on a [lab.Lab]: one for each test binary, one namespace for each test.
+// Its methods fail the test where they can't do what they say, and wait, where they wait, for
+// something to be seen and no longer than [Patience].
 package harness
 
 import (
@@ -37,8 +38,8 @@ var (
 	counter atomic.Int32
 )
 
-// Main is the whole of a TestMain: it builds what is missing, enters the namespaces, opens a lab with a manager that detects data races and an
-// audit log, and runs the tests.
+// Main is the whole of a TestMain: it builds what is missing, enters the namespaces, opens a lab
+// with a manager that detects data races and an audit log, and runs the tests.
 func Main(m *testing.M, options devcluster.Options) {
 	if devcluster.Nsenter() == "" {
 		var versions []string
@@ -113,7 +114,8 @@ func (h *Test) ok(err error) {
 	}
 }
 
-// Apply applies YAML documents server-side, in the test's namespace where they name none. With args, it is a format.
+// Apply applies YAML documents server-side, in the test's namespace where they name none. With
+// args, it is a format.
 func (h *Test) Apply(documents string, args ...any) {
 	h.T.Helper()
 	if len(args) > 0 {
@@ -151,7 +153,12 @@ func (h *Test) apply(u *unstructured.Unstructured) {
 	if namespaced, err := h.Client.IsObjectNamespaced(u); err == nil && namespaced && u.GetNamespace() == "" {
 		u.SetNamespace(h.Namespace)
 	}
-	err := h.Client.Apply(h.T.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("test"), client.ForceOwnership)
+	err := h.Client.Apply(
+		h.T.Context(),
+		client.ApplyConfigurationFromUnstructured(u),
+		client.FieldOwner("test"),
+		client.ForceOwnership,
+	)
 	if err != nil {
 		h.T.Fatalf("apply %s %s: %v", u.GetKind(), u.GetName(), err)
 	}
@@ -193,7 +200,8 @@ type Manager struct {
 	ended bool
 }
 
-// StartManager starts a manager, see [lab.Lab.StartManager]. Where the test has not ended it, its end does.
+// StartManager starts a manager, see [lab.Lab.StartManager]. Where the test has not ended it, its
+// end does.
 func (h *Test) StartManager(flags ...string) *Manager {
 	h.T.Helper()
 	started, err := h.Lab.StartManager(h.T.Context(), flags...)
@@ -261,7 +269,8 @@ func (h *Test) Serve(m *lab.Machine, network string, port int) *lab.Server {
 	return s
 }
 
-// StartDNS starts a nameserver on a machine, which goes with the test, for zones and further server blocks; see [devcluster.Namespace.StartDNS].
+// StartDNS starts a nameserver on a machine, which goes with the test, for zones and further server
+// blocks; see [devcluster.Namespace.StartDNS].
 func (h *Test) StartDNS(m *lab.Machine, zones map[string]string, blocks ...string) *devcluster.Nameserver {
 	h.T.Helper()
 	s, err := m.StartDNS(h.T.Context(), zones, strings.Join(blocks, ""))
@@ -288,7 +297,8 @@ func (h *Test) CountWrites() Writes {
 	return Writes{w, h}
 }
 
-// Of are the writes since CountWrites of the given resources (endpointslices, externalbackends/status, ...; none: of all).
+// Of are the writes since CountWrites of the given resources (endpointslices,
+// externalbackends/status, ...; none: of all).
 func (w Writes) Of(resources ...string) []lab.Write {
 	w.h.T.Helper()
 	writes, err := w.Since()

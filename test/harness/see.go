@@ -42,7 +42,14 @@ type Endpoint struct {
 func (h *Test) Slices(service string) []discoveryv1.EndpointSlice {
 	h.T.Helper()
 	var list discoveryv1.EndpointSliceList
-	h.ok(h.Client.List(h.T.Context(), &list, client.InNamespace(h.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service}))
+	h.ok(
+		h.Client.List(
+			h.T.Context(),
+			&list,
+			client.InNamespace(h.Namespace),
+			client.MatchingLabels{discoveryv1.LabelServiceName: service},
+		),
+	)
 	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	return list.Items
 }
@@ -52,7 +59,8 @@ func (h *Test) Endpoints(service string) []Endpoint {
 	h.T.Helper()
 	var endpoints []Endpoint
 	for _, slice := range h.Slices(service) {
-		if slice.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy || slice.AddressType == discoveryv1.AddressTypeFQDN {
+		if slice.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy ||
+			slice.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}
 		for _, e := range slice.Endpoints {
@@ -91,7 +99,8 @@ func state(c discoveryv1.EndpointConditions) string {
 // States are endpoints and their states, such as [Healthy].
 type States map[netip.AddrPort]string
 
-// States are the states of the operator's endpoints behind a Service. One that moves stands in two slices for a moment, as "Healthy and Healthy" does.
+// States are the states of the operator's endpoints behind a Service. One that moves stands in two
+// slices for a moment, as "Healthy and Healthy" does.
 func (h *Test) States(service string) States {
 	h.T.Helper()
 	states := States{}
@@ -144,8 +153,13 @@ func (h *Test) Service(name string) *corev1.Service {
 	return s
 }
 
-// WaitCondition waits until a condition of the ExternalBackend's current generation is as given; an empty reason stands for any.
-func (h *Test) WaitCondition(name, condition string, status metav1.ConditionStatus, reason string) *v1alpha1.ExternalBackend {
+// WaitCondition waits until a condition of the ExternalBackend's current generation is as given; an
+// empty reason stands for any.
+func (h *Test) WaitCondition(
+	name, condition string,
+	status metav1.ConditionStatus,
+	reason string,
+) *v1alpha1.ExternalBackend {
 	h.T.Helper()
 	var b *v1alpha1.ExternalBackend
 	h.Eventually(fmt.Sprintf("condition %s=%s %s of %s", condition, status, reason, name), func() error {
@@ -173,7 +187,8 @@ func (h *Test) WaitReady(name string) *v1alpha1.ExternalBackend {
 	return h.WaitCondition(name, v1alpha1.ConditionReady, metav1.ConditionTrue, "")
 }
 
-// Events are the reasons and notes of the events about an ExternalBackend, such as "EndpointUnhealthy: ...".
+// Events are the reasons and notes of the events about an ExternalBackend, such as
+// "EndpointUnhealthy: ...".
 func (h *Test) Events(name string) []string {
 	h.T.Helper()
 	var list eventsv1.EventList

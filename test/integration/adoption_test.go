@@ -51,9 +51,18 @@ func TestAdoptionRefused(t *testing.T) {
 			}
 			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + tc.metadata + "}\nspec: {" + tc.service + "}")
 			h.Apply(sliceByHand, tc.name, "192.0.2.1")
-			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name), named(h, &discoveryv1.EndpointSlice{}, tc.name+"-by-hand"))
+			wantUntouched := untouched(
+				h,
+				named(h, &corev1.Service{}, tc.name),
+				named(h, &discoveryv1.EndpointSlice{}, tc.name+"-by-hand"),
+			)
 			if tc.name == "never" {
-				apply(h, tc.name, "service: {adoptionPolicy: Never}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]", tc.ports)
+				apply(
+					h,
+					tc.name,
+					"service: {adoptionPolicy: Never}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]",
+					tc.ports,
+				)
 			} else {
 				apply(h, tc.name, adopting, tc.backend, tc.ports)
 			}
@@ -64,7 +73,8 @@ func TestAdoptionRefused(t *testing.T) {
 	}
 }
 
-// TestAdoption: a Service that matches is taken over with all that it has, and survives the ExternalBackend.
+// TestAdoption: a Service that matches is taken over with all that it has, and survives the
+// ExternalBackend.
 func TestAdoption(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct{ name, service, backend string }{
@@ -75,17 +85,28 @@ func TestAdoption(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + ", labels: {theirs: \"yes\"}, annotations: {example.com/theirs: \"yes\"}}\nspec: {" + tc.service + "}")
+			h.Apply(
+				"apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + ", labels: {theirs: \"yes\"}, annotations: {example.com/theirs: \"yes\"}}\nspec: {" + tc.service + "}",
+			)
 			before := h.Service(tc.name)
-			apply(h, tc.name, adopting, tc.backend+", labels: {ours: \"yes\"}", "{name: web, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}")
+			apply(
+				h,
+				tc.name,
+				adopting,
+				tc.backend+", labels: {ours: \"yes\"}",
+				"{name: web, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}",
+			)
 			b := h.WaitReady(tc.name)
 			waitProgrammed(h, tc.name)
 			h.WaitEvent(tc.name, "Adopted")
 			now := h.Service(tc.name)
-			if now.UID != before.UID || !slices.Equal(now.Spec.ClusterIPs, before.Spec.ClusterIPs) || nodePort(now, "web") != nodePort(before, "web") || nodePort(now, "dns") != nodePort(before, "dns") {
+			if now.UID != before.UID || !slices.Equal(now.Spec.ClusterIPs, before.Spec.ClusterIPs) ||
+				nodePort(now, "web") != nodePort(before, "web") ||
+				nodePort(now, "dns") != nodePort(before, "dns") {
 				t.Errorf("the Service is not what it was: %+v, %+v", before.Spec, now.Spec)
 			}
-			if len(now.OwnerReferences) > 0 || now.Labels["theirs"] != "yes" || now.Labels["ours"] != "yes" || now.Annotations["example.com/theirs"] != "yes" {
+			if len(now.OwnerReferences) > 0 || now.Labels["theirs"] != "yes" || now.Labels["ours"] != "yes" ||
+				now.Annotations["example.com/theirs"] != "yes" {
 				t.Errorf("the Service's metadata are %+v", now.ObjectMeta)
 			}
 			for _, s := range h.Slices(tc.name) {
@@ -134,10 +155,16 @@ type seen struct {
 	states []string
 }
 
-// record begins to record, until the test ends. Each state reads like "ADDED ours 192.0.2.1:ready,serving".
+// record begins to record, until the test ends. Each state reads like "ADDED ours
+// 192.0.2.1:ready,serving".
 func record(h *harness.Test, service string) *seen {
 	h.T.Helper()
-	w, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	w, err := h.Client.Watch(
+		h.T.Context(),
+		&discoveryv1.EndpointSliceList{},
+		client.InNamespace(h.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service},
+	)
 	if err != nil {
 		h.T.Fatal(err)
 	}
@@ -188,7 +215,8 @@ func (s *seen) index(h *harness.Test, state string) int {
 	return i
 }
 
-// TestHandOver: shared addresses are first written with the very conditions that they have, then the foreign objects stop, then our verdicts apply.
+// TestHandOver: shared addresses are first written with the very conditions that they have, then
+// the foreign objects stop, then our verdicts apply.
 func TestHandOver(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
@@ -221,7 +249,10 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}", tc.name)
+			h.Apply(
+				"apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
+				tc.name,
+			)
 			h.Apply(tc.document, f.V4)
 			h.Eventually("a slice by hand or mirrored", func() error {
 				if len(h.Slices(tc.name)) == 0 {
@@ -230,7 +261,13 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 				return nil
 			})
 			record := record(h, tc.name)
-			apply(h, tc.name, "service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+			apply(
+				h,
+				tc.name,
+				"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+				f.targets(),
+				httpCheck,
+			)
 			h.WaitStates(tc.name, harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
 			waitOnlyOurs(h, tc.name)
 			waitProgrammed(h, tc.name)
@@ -238,13 +275,17 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 			b := f.V4.String()
 			h.Eventually("the record of it all", func() error {
 				all := record.order()
-				if !slices.Contains(all, "DELETED theirs "+b+":true,true,false") || !slices.Contains(all, "MODIFIED ours "+b+":false,false,false") {
+				if !slices.Contains(all, "DELETED theirs "+b+":true,true,false") ||
+					!slices.Contains(all, "MODIFIED ours "+b+":false,false,false") {
 					return fmt.Errorf("there is %q", all)
 				}
 				return nil
 			})
 			// Target a is new here; of b, which the checks find dead, the others say that it is ready.
-			same, stopped := record.index(h, "ADDED ours "+b+":true,true,false"), record.index(h, "DELETED theirs "+b+":true,true,false")
+			same, stopped := record.index(h, "ADDED ours "+b+":true,true,false"), record.index(
+				h,
+				"DELETED theirs "+b+":true,true,false",
+			)
 			verdict := record.index(h, "MODIFIED ours "+b+":false,false,false")
 			if same > stopped || stopped > verdict {
 				t.Errorf("seen were %q", record.order())
@@ -268,10 +309,18 @@ func TestHandOverWaits(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
 	f.servers[0].SetSick(true)
-	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
+	h.Apply(
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
+	)
 	h.Apply(sliceByHand, "web", "192.0.2.1")
 	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
-	apply(h, "web", "service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+	apply(
+		h,
+		"web",
+		"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		f.targets(),
+		httpCheck,
+	)
 	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
 	wantUntouched()
@@ -292,7 +341,9 @@ func TestHandOverOfControlled(t *testing.T) {
 	}
 	h.Apply(sliceByHand, "web", "192.0.2.1")
 	edit(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"), func(s *discoveryv1.EndpointSlice) {
-		s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
+		s.OwnerReferences = []metav1.OwnerReference{
+			*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap")),
+		}
 	})
 	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
 	apply(h, "web", adopting, "", "{name: web, port: 80, targetPort: 8080}")

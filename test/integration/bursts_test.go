@@ -15,8 +15,8 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestEventsSummedUp: when many targets change at once, ten events at most tell of the first, and a minute later one tells how many more there were. Status leaves nothing
-// out.
+// TestEventsSummedUp: when many targets change at once, ten events at most tell of the first, and a
+// minute later one tells how many more there were. Status leaves nothing out.
 func TestEventsSummedUp(t *testing.T) {
 	h := parallel(t)
 	const sick, told = 19, 10
@@ -34,7 +34,9 @@ func TestEventsSummedUp(t *testing.T) {
 		if sum < 0 || len(events) > told+1 {
 			return fmt.Errorf("there are %d events: %q", len(events), events)
 		}
-		one := len(slices.DeleteFunc(slices.Clone(events), func(e string) bool { return !strings.HasPrefix(e, "EndpointUnhealthy: ") }))
+		one := len(
+			slices.DeleteFunc(slices.Clone(events), func(e string) bool { return !strings.HasPrefix(e, "EndpointUnhealthy: ") }),
+		)
 		if want := fmt.Sprintf("%d EndpointUnhealthy", sick-one); one == 0 || !strings.Contains(events[sum], want) {
 			return fmt.Errorf("of %d that fell ill %d were told one by one, and then: %q", sick, one, events[sum])
 		}
@@ -51,8 +53,10 @@ const (
 	longFreeze = 50 * time.Second
 )
 
-// TestAPIServerFrozen: the API server hangs, with every connection open, while targets die and come back. What the slices say afterwards is true, each slice is written
-// once for what had changed by then, and the leader still leads. One that hangs for longer than a lease can be kept ends the manager, and the next one goes on.
+// TestAPIServerFrozen: the API server hangs, with every connection open, while targets die and come
+// back. What the slices say afterwards is true, each slice is written once for what had changed by
+// then, and the leader still leads. One that hangs for longer than a lease can be kept ends the
+// manager, and the next one goes on.
 func TestAPIServerFrozen(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager("--leader-elect")
@@ -75,7 +79,8 @@ func TestAPIServerFrozen(t *testing.T) {
 	waitTarget(h, "web", "b", "Unhealthy", "ConnectionRefused")
 	waitRest(h)
 	h.WaitStates("web", union(all(harness.Unhealthy, f.at(0), f.at(1)), all(harness.Healthy, f.at(2), f.at(3))))
-	// Of the first that died its write was on its way, and the second followed; the third was well again.
+	// Of the first that died its write was on its way, and the second followed; the third was well
+	// again.
 	written := writes.Of("endpointslices")
 	if len(written) > 2 || len(seen.order()) != (1+len(written))*len(f.places) { // the first is what was there
 		t.Errorf("slices were written %d times, %v; of which came %q", len(written), written, seen.order())
@@ -114,7 +119,8 @@ func TestAPIServerFrozen(t *testing.T) {
 	})
 }
 
-// frozen stops the API server from answering for as long, during which it runs what goes on elsewhere.
+// frozen stops the API server from answering for as long, during which it runs what goes on
+// elsewhere.
 func frozen(h *harness.Test, long time.Duration, meanwhile func()) {
 	h.T.Helper()
 	if err := h.SignalComponent(devcluster.APIServer, syscall.SIGSTOP); err != nil {

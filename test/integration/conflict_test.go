@@ -82,7 +82,8 @@ func wantNoneOfOurs(h *harness.Test, service string) {
 	}
 }
 
-// TestForeignService: a Service of that name that is not ours is left alone, whatever it is like, until it is gone.
+// TestForeignService: a Service of that name that is not ours is left alone, whatever it is like,
+// until it is gone.
 func TestForeignService(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct{ name, document string }{
@@ -112,12 +113,17 @@ func TestForeignService(t *testing.T) {
 	}
 }
 
-// TestForeignServiceSurvives: the deletion of an ExternalBackend in conflict takes nothing of the other with it.
+// TestForeignServiceSurvives: the deletion of an ExternalBackend in conflict takes nothing of the
+// other with it.
 func TestForeignServiceSurvives(t *testing.T) {
 	h := parallel(t)
 	h.Apply(serviceByHand, "web")
 	h.Apply(sliceByHand, "web", "192.0.2.1")
-	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"), named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
+	wantUntouched := untouched(
+		h,
+		named(h, &corev1.Service{}, "web"),
+		named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"),
+	)
 	apply(h, "web", onePort)
 	waitConflict(h, "web")
 	remove(h, h.Backend("web"))
@@ -128,7 +134,8 @@ func TestForeignServiceSurvives(t *testing.T) {
 	wantUntouched()
 }
 
-// TestBehindTheName: Endpoints and slices that someone has put behind the name before there was a Service.
+// TestBehindTheName: Endpoints and slices that someone has put behind the name before there was a
+// Service.
 func TestBehindTheName(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct {
@@ -155,7 +162,8 @@ func TestBehindTheName(t *testing.T) {
 	}
 }
 
-// TestBehindOurs: what others put behind our Service later is told and left alone; ours goes on working, and following its health.
+// TestBehindOurs: what others put behind our Service later is told and left alone; ours goes on
+// working, and following its health.
 func TestBehindOurs(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
@@ -189,13 +197,18 @@ func TestBehindOurs(t *testing.T) {
 	}
 }
 
-// TestTwoWantOne: of two ExternalBackends that want one Service one has it, and the other once that is gone.
+// TestTwoWantOne: of two ExternalBackends that want one Service one has it, and the other once that
+// is gone.
 func TestTwoWantOne(t *testing.T) {
 	h := parallel(t)
 	apply(h, "first", "service: {name: web}"+onePort)
 	h.WaitReady("first")
 	service := h.Service("web")
-	apply(h, "second", "service: {name: web, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.2}]")
+	apply(
+		h,
+		"second",
+		"service: {name: web, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.2}]",
+	)
 	waitConflict(h, "second")
 	waitMessage(h, "second", "Programmed", `ExternalBackend "first"`)
 	h.WaitStates("web", oneEndpoint)

@@ -63,7 +63,8 @@ func tlsBlock(t *testing.T, port int, pair pki.KeyPair) string {
 	return fmt.Sprintf("tls://example.com:%d {\n\ttls %s %s\n\tfile %s\n\tlog\n}\n", port, cert, key, zone)
 }
 
-// byDNS applies a backend whose target is the name under example.com that is its own, asked as dns says.
+// byDNS applies a backend whose target is the name under example.com that is its own, asked as dns
+// says.
 func byDNS(h *harness.Test, name, dns string) {
 	h.T.Helper()
 	apply(h, name, `
@@ -111,17 +112,31 @@ func transports(h *harness.Test, s *devcluster.Nameserver, name string) map[stri
 	return seen
 }
 
-// TestDNSOverTLS: with the right certificate names are resolved; with any other they are not, the status says why, and what helps takes effect at once.
+// TestDNSOverTLS: with the right certificate names are resolved; with any other they are not, the
+// status says why, and what helps takes effect at once.
 func TestDNSOverTLS(t *testing.T) {
 	h := parallel(t)
 	readReferences(h)
 	m := h.Machine("dns")
 	ca, other := newAuthority(t), newAuthority(t)
 	names := []string{"dns.example.com", m.V4.String()}
-	valid, expired := issue(t, ca, time.Now().Add(time.Hour), names...), issue(t, ca, time.Now().Add(-time.Minute), names...)
+	valid, expired := issue(
+		t,
+		ca,
+		time.Now().Add(time.Hour),
+		names...), issue(
+		t,
+		ca,
+		time.Now().Add(-time.Minute),
+		names...)
 	server := h.StartDNS(m, nil, tlsBlock(t, 853, valid), tlsBlock(t, 8531, expired))
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": string(ca.Cert), "other": string(other.Cert)}})
-	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string][]byte{"ca.crt": ca.Cert}})
+	h.ApplyObject(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"},
+		Data:       map[string]string{"ca.crt": string(ca.Cert), "other": string(other.Cert)},
+	})
+	h.ApplyObject(
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string][]byte{"ca.crt": ca.Cert}},
+	)
 
 	const unverified = "TLS verification failed"
 	overTLS := func(port, tls string) string {
@@ -130,7 +145,8 @@ func TestDNSOverTLS(t *testing.T) {
 	right := overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]")
 	for _, tc := range []struct{ name, dns, cause string }{
 		{"named", right, ""},
-		{"by-address", overTLS("", "caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]"), ""}, // the certificate has it, too
+		// the certificate has it, too
+		{"by-address", overTLS("", "caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]"), ""},
 		{"by-secret", overTLS(":853", "caCertificateRefs: [{kind: Secret, name: dns-ca}]"), ""},
 		{"other-name", overTLS("", "serverName: other.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), unverified},
 		{"other-authority", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: other}]"), unverified},
@@ -182,8 +198,17 @@ func TestDNSCertificateReplaced(t *testing.T) {
 		return start(until)
 	}
 	s := start(time.Now().Add(time.Hour))
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}})
-	byDNS(h, "web", fmt.Sprintf(`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]}`, m.V4))
+	h.ApplyObject(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}},
+	)
+	byDNS(
+		h,
+		"web",
+		fmt.Sprintf(
+			`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]}`,
+			m.V4,
+		),
+	)
 	waitResolved(h, "web")
 	before := take(h, "web", true)
 

@@ -11,12 +11,15 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// TestFamilyPolicies: families and their policy make of the Service what the same fields make of a plain one, and it stays so, also where the API server adds a family to that of the
-// spec.
+// TestFamilyPolicies: families and their policy make of the Service what the same fields make of a
+// plain one, and it stays so, also where the API server adds a family to that of the spec.
 func TestFamilyPolicies(t *testing.T) {
 	h := parallel(t)
 	const v4, v6 = corev1.IPv4Protocol, corev1.IPv6Protocol
-	kinds := map[v1alpha1.ServiceType]string{v1alpha1.ServiceTypeClusterIP: "", v1alpha1.ServiceTypeHeadless: corev1.ClusterIPNone}
+	kinds := map[v1alpha1.ServiceType]string{
+		v1alpha1.ServiceTypeClusterIP: "",
+		v1alpha1.ServiceTypeHeadless:  corev1.ClusterIPNone,
+	}
 	var names []string
 	plain := map[string]*corev1.Service{}
 	for kind, ip := range kinds {
@@ -28,7 +31,11 @@ func TestFamilyPolicies(t *testing.T) {
 				name := fmt.Sprintf("f%d", len(names))
 				s := &corev1.Service{
 					ObjectMeta: metav1.ObjectMeta{Name: "plain-" + name, Namespace: h.Namespace},
-					Spec:       corev1.ServiceSpec{ClusterIP: ip, IPFamilies: families, Ports: []corev1.ServicePort{{Name: "web", Port: 80}}},
+					Spec: corev1.ServiceSpec{
+						ClusterIP:  ip,
+						IPFamilies: families,
+						Ports:      []corev1.ServicePort{{Name: "web", Port: 80}},
+					},
 				}
 				b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: h.Namespace}}
 				b.Spec.Service = &v1alpha1.Service{Type: kind, IPFamilies: families}
@@ -55,7 +62,15 @@ func TestFamilyPolicies(t *testing.T) {
 			h.WaitReady(name)
 			got, want := h.Service(name).Spec, plain[name].Spec
 			if !slices.Equal(got.IPFamilies, want.IPFamilies) || *got.IPFamilyPolicy != *want.IPFamilyPolicy {
-				t.Errorf("%s (%v): %v %s, want %v %s", name, h.Backend(name).Spec.Service, got.IPFamilies, *got.IPFamilyPolicy, want.IPFamilies, *want.IPFamilyPolicy)
+				t.Errorf(
+					"%s (%v): %v %s, want %v %s",
+					name,
+					h.Backend(name).Spec.Service,
+					got.IPFamilies,
+					*got.IPFamilyPolicy,
+					want.IPFamilies,
+					*want.IPFamilyPolicy,
+				)
 			}
 		}
 	}

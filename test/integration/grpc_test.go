@@ -18,7 +18,12 @@ import (
 )
 
 // serveGRPC starts a gRPC server, which goes with the test.
-func serveGRPC(h *harness.Test, at netip.AddrPort, listen func(network, address string) (net.Listener, error), server *grpc.Server) {
+func serveGRPC(
+	h *harness.Test,
+	at netip.AddrPort,
+	listen func(network, address string) (net.Listener, error),
+	server *grpc.Server,
+) {
 	h.T.Helper()
 	listener, err := listen("tcp", at.String())
 	if err != nil {
@@ -42,7 +47,9 @@ func TestGRPC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}})
+	h.ApplyObject(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}},
+	)
 	services := health.NewServer() // "" serves from the start
 	services.SetServingStatus("orders", grpc_health_v1.HealthCheckResponse_SERVING)
 	services.SetServingStatus("billing", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
@@ -57,8 +64,15 @@ func TestGRPC(t *testing.T) {
 
 	check := func(name string, at netip.AddrPort, grpc string) {
 		t.Helper()
-		apply(h, name, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: grpc, port: 80, targetPort: %d}]\ntargets: [{name: a, address: %s}]\nhealthCheck: {%s, %s}",
-			at.Port(), at.Addr(), grpc, pace)
+		apply(
+			h,
+			name,
+			"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: grpc, port: 80, targetPort: %d}]\ntargets: [{name: a, address: %s}]\nhealthCheck: {%s, %s}",
+			at.Port(),
+			at.Addr(),
+			grpc,
+			pace,
+		)
 	}
 	well := func(name string, at netip.AddrPort) {
 		t.Helper()

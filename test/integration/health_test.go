@@ -13,14 +13,19 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// web is the port of the specs below, whose Services have IPv4 alone so that nothing depends on the order of families.
+// web is the port of the specs below, whose Services have IPv4 alone so that nothing depends on the
+// order of families.
 const web = `service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]%s}
 ports: [{name: web, port: 80}]
 `
 
-// spec is a backend with these targets, a check that judges quickly and further fields of it, and further fields of the spec.
+// spec is a backend with these targets, a check that judges quickly and further fields of it, and
+// further fields of the spec.
 func spec(targets, check, more string) string {
-	return fmt.Sprintf(web, "") + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + pace + check + "}\n" + more
+	return fmt.Sprintf(
+		web,
+		"",
+	) + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + pace + check + "}\n" + more
 }
 
 // waitActive waits until status tells that tier, or with -1 that none is active.
@@ -66,7 +71,9 @@ func TestConditions(t *testing.T) {
 		t.Errorf("a Disabled target was probed %d times", n)
 	}
 	h.Eventually("the counts in status", func() error {
-		if e := h.Backend("web").Status.Endpoints; e == nil || e.Total != 5 || e.Ready != 1 || e.Healthy != 3 || e.Unhealthy != 2 || e.ReadyOfTotal != "1/5" {
+		if e := h.Backend("web").Status.Endpoints; e == nil || e.Total != 5 || e.Ready != 1 || e.Healthy != 3 ||
+			e.Unhealthy != 2 ||
+			e.ReadyOfTotal != "1/5" {
 			return fmt.Errorf("they are %+v", e)
 		}
 		return nil
@@ -89,7 +96,8 @@ func TestDisabledLeavesAtOnce(t *testing.T) {
 	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1)))
 }
 
-// TestDrainSeconds: an address that left spec stays as terminating, with its health, and then goes; one that comes back drains no longer.
+// TestDrainSeconds: an address that left spec stays as terminating, with its health, and then goes;
+// one that comes back drains no longer.
 func TestDrainSeconds(t *testing.T) {
 	h := parallel(t)
 	f := newHosts(h, 3)
@@ -112,35 +120,64 @@ func TestDrainSeconds(t *testing.T) {
 	h.WaitStates("web", all(harness.Healthy, f.at(0)))
 }
 
-// TestTiers: a standby takes over when the first tier does not qualify, gives back after a delay, and each change is told.
+// TestTiers: a standby takes over when the first tier does not qualify, gives back after a delay,
+// and each change is told.
 func TestTiers(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 5)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", tier: 1") + f.target(4, ", tier: 7")
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", tier: 1") + f.target(
+		4,
+		", tier: 7",
+	)
 	apply(h, "web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
 	ready := func(tier string, at ...netip.AddrPort) harness.States { return all(tier, at...) }
 	first, second, third := []netip.AddrPort{f.at(0), f.at(1)}, []netip.AddrPort{f.at(2), f.at(3)}, f.at(4)
-	h.WaitStates("web", union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+	h.WaitStates(
+		"web",
+		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)),
+	)
 	waitActive(h, "web", 0)
 
 	// Half of it is not enough: the healthy one becomes a standby.
 	f.servers[0].SetSick(true)
-	h.WaitStates("web", union(harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby}, ready(harness.Healthy, second...), ready(harness.Standby, third)))
+	h.WaitStates(
+		"web",
+		union(
+			harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby},
+			ready(harness.Healthy, second...),
+			ready(harness.Standby, third),
+		),
+	)
 	waitActive(h, "web", 1)
 	h.WaitEvent("web", "TierChanged")
 	f.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Unhealthy, f.at(3): harness.Standby, f.at(4): harness.Healthy})
+	h.WaitStates("web", harness.States{
+		f.at(0): harness.Unhealthy,
+		f.at(1): harness.Standby,
+		f.at(2): harness.Unhealthy,
+		f.at(3): harness.Standby,
+		f.at(4): harness.Healthy,
+	})
 	waitActive(h, "web", 7)
 
 	// No tier qualifies: the healthy endpoints of every tier are ready.
 	f.servers[4].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy, f.at(2): harness.Unhealthy, f.at(3): harness.Healthy, f.at(4): harness.Unhealthy})
+	h.WaitStates("web", harness.States{
+		f.at(0): harness.Unhealthy,
+		f.at(1): harness.Healthy,
+		f.at(2): harness.Unhealthy,
+		f.at(3): harness.Healthy,
+		f.at(4): harness.Unhealthy,
+	})
 	waitActive(h, "web", -1)
 
 	for _, i := range []int{0, 2, 4} {
 		f.servers[i].SetSick(false)
 	}
-	h.WaitStates("web", union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+	h.WaitStates(
+		"web",
+		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)),
+	)
 	waitActive(h, "web", 0)
 }
 
@@ -153,7 +190,8 @@ func union(states ...harness.States) harness.States {
 	return sum
 }
 
-// TestManualFailback: with failback Manual only a dead active tier or a pin moves it, whatever its health.
+// TestManualFailback: with failback Manual only a dead active tier or a pin moves it, whatever its
+// health.
 func TestManualFailback(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
@@ -186,13 +224,36 @@ func TestManualFailback(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 4)
-	apply(h, "web", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "", "failover: {failbackDelaySeconds: 0, minHealthyPercent: 60, whenNoTierQualifies: AllEndpoints}"))
-	healthy := harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining}
+	apply(
+		h,
+		"web",
+		spec(
+			f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"),
+			"",
+			"failover: {failbackDelaySeconds: 0, minHealthyPercent: 60, whenNoTierQualifies: AllEndpoints}",
+		),
+	)
+	healthy := harness.States{
+		f.at(0): harness.Healthy,
+		f.at(1): harness.Healthy,
+		f.at(2): harness.Standby,
+		f.at(3): harness.Draining,
+	}
 	h.WaitStates("web", healthy)
 	f.servers[0].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Healthy, f.at(3): harness.DrainingStandby})
+	h.WaitStates("web", harness.States{
+		f.at(0): harness.Unhealthy,
+		f.at(1): harness.Standby,
+		f.at(2): harness.Healthy,
+		f.at(3): harness.DrainingStandby,
+	})
 	f.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.FailOpen, f.at(1): harness.Healthy, f.at(2): harness.FailOpen, f.at(3): harness.Draining})
+	h.WaitStates("web", harness.States{
+		f.at(0): harness.FailOpen,
+		f.at(1): harness.Healthy,
+		f.at(2): harness.FailOpen,
+		f.at(3): harness.Draining,
+	})
 	h.WaitEvent("web", "FailOpen")
 	waitActive(h, "web", -1)
 	h.WaitReady("web")
@@ -201,7 +262,8 @@ func TestFailOpen(t *testing.T) {
 	h.WaitStates("web", healthy)
 }
 
-// TestInitialState: what was never seen before is as initialState says until the first verdict; so it stays where nothing answers in time.
+// TestInitialState: what was never seen before is as initialState says until the first verdict; so
+// it stays where nothing answers in time.
 func TestInitialState(t *testing.T) {
 	h := parallel(t)
 	m := h.Machine("hole")
@@ -223,7 +285,8 @@ func TestInitialState(t *testing.T) {
 	h.WaitCondition("not-ready", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 }
 
-// TestCheckComesAndGoes: a healthCheck added to live traffic starts from what is published, and one that is removed leaves all ready.
+// TestCheckComesAndGoes: a healthCheck added to live traffic starts from what is published, and one
+// that is removed leaves all ready.
 func TestCheckComesAndGoes(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
@@ -254,7 +317,8 @@ func TestCheckComesAndGoes(t *testing.T) {
 	waitTarget(h, "web", "b", "Unprobed", "")
 }
 
-// TestObserve: an observing check reports, and changes no endpoint; Enforce then acts on what is known.
+// TestObserve: an observing check reports, and changes no endpoint; Enforce then acts on what is
+// known.
 func TestObserve(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 3)
@@ -282,9 +346,19 @@ func TestPublishNotReady(t *testing.T) {
 	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", adminState: Draining")
 	checked := "targets:\n" + targets + "healthCheck: " + httpCheck
 	apply(h, "web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.NotReadyToo, f.at(2): harness.NotReadyToo, f.at(3): "ready,serving,terminating"})
+	h.WaitStates("web", harness.States{
+		f.at(0): harness.Healthy,
+		f.at(1): harness.NotReadyToo,
+		f.at(2): harness.NotReadyToo,
+		f.at(3): "ready,serving,terminating",
+	})
 	apply(h, "web", fmt.Sprintf(web, "")+checked)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
+	h.WaitStates("web", harness.States{
+		f.at(0): harness.Healthy,
+		f.at(1): harness.Unhealthy,
+		f.at(2): harness.Standby,
+		f.at(3): harness.Draining,
+	})
 }
 
 // TestDuplicates: of two claimants of one ip:port the lower tier wins, then Active before Draining,
@@ -300,7 +374,15 @@ func TestDuplicates(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			apply(h, tc.name, "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets:"+fmt.Sprintf(target, "one", tc.first)+fmt.Sprintf(target, "two", tc.second))
+			apply(
+				h,
+				tc.name,
+				"ports: [{name: web, port: 80, targetPort: 8080}]\ntargets:"+fmt.Sprintf(target, "one", tc.first)+fmt.Sprintf(
+					target,
+					"two",
+					tc.second,
+				),
+			)
 			h.WaitStates(tc.name, all(tc.state, at("198.51.100.1:8080")))
 			h.Eventually("the loser to be told", func() error {
 				for _, s := range h.Backend(tc.name).Status.Targets {
@@ -313,10 +395,18 @@ func TestDuplicates(t *testing.T) {
 		})
 	}
 	// With ports that all differ it is another endpoint.
-	apply(h, "differ", "ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
+	apply(
+		h,
+		"differ",
+		"ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}",
+	)
 	h.WaitStates("differ", all(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.1:81")))
 	// With one in common it is not.
-	apply(h, "partly", "ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
+	apply(
+		h,
+		"partly",
+		"ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}",
+	)
 	h.WaitReady("partly")
 	waitTarget(h, "partly", "two", "Unprobed", "DuplicateAddress")
 	if n := len(h.Endpoints("partly")); n != 1 {

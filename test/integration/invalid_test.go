@@ -17,7 +17,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// TestInvalidSpec: what the schema can't say is told with its field, and leaves what was published as it was.
+// TestInvalidSpec: what the schema can't say is told with its field, and leaves what was published
+// as it was.
 func TestInvalidSpec(t *testing.T) {
 	h := parallel(t)
 	const spec = "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.%d, ports: [{name: %s, targetPort: 8080}]}]\n%s"
@@ -52,7 +53,8 @@ func TestInvalidSpec(t *testing.T) {
 	}
 }
 
-// readReferences lets the manager read Secrets and ConfigMaps in the test's namespace, as an admin does.
+// readReferences lets the manager read Secrets and ConfigMaps in the test's namespace, as an admin
+// does.
 func readReferences(h *harness.Test) {
 	h.T.Helper()
 	h.Apply(`
@@ -64,7 +66,8 @@ subjects: [{kind: ServiceAccount, name: external-backend-controller-manager, nam
 `, lab.SystemNamespace)
 }
 
-// TestRefNotFound: a Secret or ConfigMap that is missing, or may not be read, stops the probes that need it and nothing else.
+// TestRefNotFound: a Secret or ConfigMap that is missing, or may not be read, stops the probes that
+// need it and nothing else.
 func TestRefNotFound(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
@@ -85,22 +88,76 @@ func TestRefNotFound(t *testing.T) {
 		h.WaitStates("web", all(harness.Healthy, f.at(0)))
 	}
 	// The right is missing: the message says which binding helps.
-	refused("RefNotPermitted", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}", "spec.healthCheck.tls.caCertificateRefs[0]", "ca", "external-backend-reference-reader")
+	refused(
+		"RefNotPermitted",
+		"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]",
+		"ca",
+		"external-backend-reference-reader",
+	)
 	h.WaitEvent("web", "RefNotPermitted")
 	readReferences(h)
-	refused("RefNotFound", "{caCertificateRefs: [{kind: ConfigMap, name: other}]}", "spec.healthCheck.tls.caCertificateRefs[0]", `ConfigMap "other" does not exist`)
-	refused("RefNotFound", "{caCertificateRefs: [{kind: Secret, name: ca}]}", "spec.healthCheck.tls.caCertificateRefs[0]", `Secret "ca" does not exist`)
-	refused("RefNotFound", "{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef", `Secret "client" does not exist`)
+	refused(
+		"RefNotFound",
+		"{caCertificateRefs: [{kind: ConfigMap, name: other}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]",
+		`ConfigMap "other" does not exist`,
+	)
+	refused(
+		"RefNotFound",
+		"{caCertificateRefs: [{kind: Secret, name: ca}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]",
+		`Secret "ca" does not exist`,
+	)
+	refused(
+		"RefNotFound",
+		"{clientCertificateRef: {name: client}}",
+		"spec.healthCheck.tls.clientCertificateRef",
+		`Secret "client" does not exist`,
+	)
 	ca := newAuthority(t)
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": "no PEM", "good": string(ca.Cert)}})
-	refused("InvalidRef", "{caCertificateRefs: [{kind: ConfigMap, name: ca}]}", "spec.healthCheck.tls.caCertificateRefs[0]", `key "ca.crt" of ConfigMap "ca" holds no PEM certificate`)
-	refused("InvalidRef", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: absent}]}", `ConfigMap "ca" has no key "absent"`)
-	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "opaque"}, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
-	refused("InvalidRef", "{clientCertificateRef: {name: opaque}}", "spec.healthCheck.tls.clientCertificateRef", "kubernetes.io/tls")
+	h.ApplyObject(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "ca"},
+		Data:       map[string]string{"ca.crt": "no PEM", "good": string(ca.Cert)},
+	})
+	refused(
+		"InvalidRef",
+		"{caCertificateRefs: [{kind: ConfigMap, name: ca}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]",
+		`key "ca.crt" of ConfigMap "ca" holds no PEM certificate`,
+	)
+	refused(
+		"InvalidRef",
+		"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: absent}]}",
+		`ConfigMap "ca" has no key "absent"`,
+	)
+	h.ApplyObject(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "opaque"},
+		Data:       map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key},
+	})
+	refused(
+		"InvalidRef",
+		"{clientCertificateRef: {name: opaque}}",
+		"spec.healthCheck.tls.clientCertificateRef",
+		"kubernetes.io/tls",
+	)
 
 	// What is there is used: the server speaks no TLS, so that its checks fail now.
-	h.ApplyObject(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "client"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key}})
-	apply(h, "web", https(fmt.Sprintf(checked, "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: good}], clientCertificateRef: {name: client}}")))
+	h.ApplyObject(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "client"},
+		Type:       corev1.SecretTypeTLS,
+		Data:       map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key},
+	})
+	apply(
+		h,
+		"web",
+		https(
+			fmt.Sprintf(
+				checked,
+				"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: good}], clientCertificateRef: {name: client}}",
+			),
+		),
+	)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs")
 	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
@@ -112,10 +169,19 @@ func TestRefAppears(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
 	readReferences(h)
-	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}, %s}", f.targets(), pace)
+	apply(
+		h,
+		"web",
+		"ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}, %s}",
+		f.targets(),
+		pace,
+	)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Data: map[string]string{"ca.crt": string(newAuthority(t).Cert)}})
+	h.ApplyObject(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "ca"},
+		Data:       map[string]string{"ca.crt": string(newAuthority(t).Cert)},
+	})
 	h.Within(time.Minute+harness.Patience, "the ConfigMap to be found", func() error {
 		if c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "ResolvedRefs"); c.Status != metav1.ConditionTrue {
 			return fmt.Errorf("it is %+v", c)
@@ -125,7 +191,8 @@ func TestRefAppears(t *testing.T) {
 	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
 }
 
-// byName applies a backend with a name for a target, asked at the nameserver. dns is further fields of spec.dns, more of the spec.
+// byName applies a backend with a name for a target, asked at the nameserver. dns is further fields
+// of spec.dns, more of the spec.
 func byName(h *harness.Test, ns *nameserver, backend, dns, more string) {
 	h.T.Helper()
 	apply(h, backend, `
@@ -186,7 +253,8 @@ func TestNamesFail(t *testing.T) {
 	}
 }
 
-// TestNamesEnd: stale answers end with staleSeconds, and those of names that don't exist after half a minute; both leave by drainSeconds.
+// TestNamesEnd: stale answers end with staleSeconds, and those of names that don't exist after half
+// a minute; both leave by drainSeconds.
 func TestNamesEnd(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct {
@@ -238,10 +306,12 @@ func TestNeverResolved(t *testing.T) {
 	h.WaitStates("web", oneEndpoint)
 }
 
-// TestPoisonedAnswer: an address that may not be published is dropped and told; the others stay, and go on being followed.
+// TestPoisonedAnswer: an address that may not be published is dropped and told; the others stay,
+// and go on being followed.
 func TestPoisonedAnswer(t *testing.T) {
 	h := parallel(t)
-	for _, poison := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "10.96.0.1", "203.0.113.2"} { // the last two: the cluster's
+	// the last two: the cluster's
+	for _, poison := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "10.96.0.1", "203.0.113.2"} {
 		t.Run(poison, func(t *testing.T) {
 			h := h.Sub(t)
 			ns := newNameserver(h)
@@ -281,7 +351,13 @@ func TestServiceRecords(t *testing.T) {
 	ns.set("one.example.com", good("198.51.100.1"))
 	ns.set("two.example.com", good("198.51.100.2"))
 	ns.set("_web._tcp.example.com", services(
-		dns.SRV{Priority: 10, Port: 8080, Target: "one.example.com."}, dns.SRV{Priority: 20, Port: 9090, Target: "two.example.com."}))
+		dns.SRV{
+			Priority: 10,
+			Port:     8080,
+			Target:   "one.example.com.",
+		},
+		dns.SRV{Priority: 20, Port: 9090, Target: "two.example.com."},
+	))
 	apply(h, "web", `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80}, {name: more, port: 90, targetPort: 91}]
@@ -299,7 +375,8 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 				got[e.Addresses[0]] += fmt.Sprint(*e.Conditions.Ready)
 			}
 		}
-		if len(got) != 2 || got["198.51.100.1"] != "more:91 web:8080 true" || got["198.51.100.2"] != "more:91 web:9090 false" {
+		if len(got) != 2 || got["198.51.100.1"] != "more:91 web:8080 true" ||
+			got["198.51.100.2"] != "more:91 web:9090 false" {
 			return fmt.Errorf("there are %v", got)
 		}
 		return nil
@@ -310,8 +387,12 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 // policy applies an ExternalBackendPolicy for the test's namespace; it goes with the test.
 func policy(h *harness.Test, name, spec string) {
 	h.T.Helper()
-	h.Apply("apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s-%s}\nspec: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[2]s}}, %s}",
-		name, h.Namespace, spec)
+	h.Apply(
+		"apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s-%s}\nspec: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[2]s}}, %s}",
+		name,
+		h.Namespace,
+		spec,
+	)
 	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + h.Namespace}}
 	h.T.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) }) // the test may have done so
 }
@@ -368,7 +449,10 @@ drainSeconds: 600
 // TestPolicyByLabel: a namespace that gets a label is selected from then on.
 func TestPolicyByLabel(t *testing.T) {
 	h := parallel(t)
-	h.Apply("apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s}\nspec: {namespaceSelector: {matchLabels: {bound-by: %[1]s}}, allow: [{hostnames: [\"*.example.com\"]}]}", h.Namespace)
+	h.Apply(
+		"apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s}\nspec: {namespaceSelector: {matchLabels: {bound-by: %[1]s}}, allow: [{hostnames: [\"*.example.com\"]}]}",
+		h.Namespace,
+	)
 	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
 	t.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) })
 	apply(h, "web", onePort)
@@ -384,7 +468,8 @@ func TestPolicyByLabel(t *testing.T) {
 	h.WaitStates("web", oneEndpoint)
 }
 
-// TestPolicyOnNames: hostnames allow whatever they resolve to, cidrs are asked for each address, and what is refused is not probed.
+// TestPolicyOnNames: hostnames allow whatever they resolve to, cidrs are asked for each address,
+// and what is refused is not probed.
 func TestPolicyOnNames(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
@@ -400,11 +485,23 @@ healthCheck: %s
 `, ns.V4, httpCheck)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
 	waitTarget(h, "web", "other", "Denied", "TargetDenied")
-	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`, ns.V4))
+	policy(
+		h,
+		"names",
+		fmt.Sprintf(`allow: [{hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`, ns.V4),
+	)
 	h.WaitStates("web", all(harness.Unhealthy, at("198.51.100.1:8001")))
 	checks := f.servers[0].Checks()
 	other := newFarm(h.Sub(t), 1) // whose checks tell that time has passed
-	policy(h, "names", fmt.Sprintf(`allow: [{cidrs: [%s/32]}, {hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`, other.V4, ns.V4))
+	policy(
+		h,
+		"names",
+		fmt.Sprintf(
+			`allow: [{cidrs: [%s/32]}, {hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`,
+			other.V4,
+			ns.V4,
+		),
+	)
 	apply(h, "tick", spec(other.targets(), "", ""))
 	probed(h, other.servers...)
 	if n := f.servers[0].Checks() - checks; n > 1 { // one may have been on its way
@@ -428,26 +525,48 @@ healthCheck: %s
 func TestProbePortDenied(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
-	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}", strings.ReplaceAll(f.targets(), "8001", "9000"), lab.HealthPath, pace)
+	apply(
+		h,
+		"web",
+		"ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}",
+		strings.ReplaceAll(f.targets(), "8001", "9000"),
+		lab.HealthPath,
+		pace,
+	)
 	place := f.At4(9000)
 	h.WaitStates("web", all(harness.Healthy, place))
 	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}]}]", f.V4))
 	h.WaitStates("web", harness.States{})
 	waitTarget(h, "web", "a", "Denied", "TargetDenied")
-	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}, {protocol: TCP, port: 8001}]}]", f.V4))
+	policy(
+		h,
+		"ports",
+		fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}, {protocol: TCP, port: 8001}]}]", f.V4),
+	)
 	h.WaitStates("web", all(harness.Healthy, place))
 }
 
-// TestPolicyOnAliases: names that are published as such are allowed by rules without cidrs alone, and never those of the cluster.
+// TestPolicyOnAliases: names that are published as such are allowed by rules without cidrs alone,
+// and never those of the cluster.
 func TestPolicyOnAliases(t *testing.T) {
 	h := parallel(t)
 	alias := func(name, hostname string) {
 		t.Helper()
-		apply(h, name, "service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]", hostname)
+		apply(
+			h,
+			name,
+			"service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]",
+			hostname,
+		)
 	}
 	through := func(name, hostname string) {
 		t.Helper()
-		apply(h, name, "service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]\ndns: {resolution: Passthrough}", hostname)
+		apply(
+			h,
+			name,
+			"service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]\ndns: {resolution: Passthrough}",
+			hostname,
+		)
 	}
 	refused := func(name string) {
 		t.Helper()
@@ -455,7 +574,8 @@ func TestPolicyOnAliases(t *testing.T) {
 		waitTarget(h, name, "a", "Denied", "TargetDenied")
 		waitNoSlices(h, name)
 		var s corev1.Service
-		if err := h.Client.Get(t.Context(), h.Key(name), &s); err == nil && strings.HasSuffix(s.Spec.ExternalName, "example.com") {
+		if err := h.Client.Get(t.Context(), h.Key(name), &s); err == nil &&
+			strings.HasSuffix(s.Spec.ExternalName, "example.com") {
 			t.Errorf("Service %s is an alias of %s", name, s.Spec.ExternalName)
 		}
 	}
@@ -480,7 +600,8 @@ func TestPolicyOnAliases(t *testing.T) {
 	h.WaitCondition("alias", "Permitted", metav1.ConditionTrue, "Permitted")
 }
 
-// TestDefaultDeny: with --default-target-policy=Deny a namespace needs a policy, and --cluster-cidrs guards what discovery does not know.
+// TestDefaultDeny: with --default-target-policy=Deny a namespace needs a policy, and
+// --cluster-cidrs guards what discovery does not know.
 func TestDefaultDeny(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
@@ -493,7 +614,11 @@ func TestDefaultDeny(t *testing.T) {
 	waitTarget(h, "web", "a", "Denied", "TargetDenied")
 	policy(h, "allow", "allow: [{anyTarget: {}}]")
 	h.WaitStates("web", oneEndpoint)
-	apply(h, "guarded", "ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 192.0.2.1}, {name: b, address: 10.96.0.1}, {name: c, address: 203.0.113.2}]")
+	apply(
+		h,
+		"guarded",
+		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 192.0.2.1}, {name: b, address: 10.96.0.1}, {name: c, address: 203.0.113.2}]",
+	)
 	for _, target := range []string{"a", "b", "c"} {
 		waitTarget(h, "guarded", target, "Denied", "TargetDenied")
 	}

@@ -1,5 +1,6 @@
-// Package integration holds the manager, as it is installed, against a real API server with kube-controller-manager: what becomes of Services,
-// slices and status when users, others and failures touch them. Traffic is the matter of test/dataplane.
+// Package integration holds the manager, as it is installed, against a real API server with
+// kube-controller-manager: what becomes of Services, slices and status when users, others and
+// failures touch them. Traffic is the matter of test/dataplane.
 package integration
 
 import (
@@ -48,8 +49,8 @@ const pace = "periodSeconds: 1, timeoutSeconds: 1, confirmPeriodMilliseconds: 10
 // httpCheck checks the servers of a farm.
 const httpCheck = "{httpGet: {path: " + lab.HealthPath + "}, " + pace + "}"
 
-// shared is the manager of all tests that run side by side, and how many of them do. Those that need a manager of their own run one by one, and
-// before these, as the testing package has it.
+// shared is the manager of all tests that run side by side, and how many of them do. Those that
+// need a manager of their own run one by one, and before these, as the testing package has it.
 var shared struct {
 	sync.Mutex
 	users   int
@@ -120,7 +121,8 @@ func watchRights(h *harness.Test) rights {
 	return rights{info.Size()}
 }
 
-// wantNoDenial wants that the manager was allowed all that it asked for, but for Secrets and ConfigMaps, which an admin grants by namespace.
+// wantNoDenial wants that the manager was allowed all that it asked for, but for Secrets and
+// ConfigMaps, which an admin grants by namespace.
 func (r rights) wantNoDenial(h *harness.Test) {
 	h.T.Helper()
 	text, err := os.ReadFile(h.AuditLog)
@@ -141,7 +143,8 @@ func (r rights) wantNoDenial(h *harness.Test) {
 			break // a line that is being written
 		}
 		asked++
-		if entry.Annotations["authorization.k8s.io/decision"] == "forbid" && !slices.Contains([]string{"secrets", "configmaps"}, entry.ObjectRef.Resource) {
+		if entry.Annotations["authorization.k8s.io/decision"] == "forbid" &&
+			!slices.Contains([]string{"secrets", "configmaps"}, entry.ObjectRef.Resource) {
 			h.T.Errorf("the manager has no right to %s %s", entry.Verb, entry.RequestURI)
 		}
 	}
@@ -150,7 +153,8 @@ func (r rights) wantNoDenial(h *harness.Test) {
 	}
 }
 
-// apply applies an ExternalBackend in the test's namespace. The lines of its spec begin at the margin; with args they are a format.
+// apply applies an ExternalBackend in the test's namespace. The lines of its spec begin at the
+// margin; with args they are a format.
 func apply(h *harness.Test, name, spec string, args ...any) {
 	h.T.Helper()
 	if len(args) > 0 {
@@ -254,7 +258,8 @@ func wantStalled(h *harness.Test, backend, reason string) {
 	}
 }
 
-// waitConflict waits until ServiceConflict shows in all conditions that it has to show in, and in an event.
+// waitConflict waits until ServiceConflict shows in all conditions that it has to show in, and in
+// an event.
 func waitConflict(h *harness.Test, backend string) {
 	h.T.Helper()
 	h.WaitCondition(backend, v1alpha1.ConditionProgrammed, metav1.ConditionFalse, v1alpha1.ReasonServiceConflict)
@@ -319,9 +324,16 @@ func (f *farm) add(h *harness.Test, m *lab.Machine, port uint16) {
 // at is where target i serves.
 func (f farm) at(i int) netip.AddrPort { return f.places[i] }
 
-// target is the YAML of target i for a backend with a port named web. more is further fields, such as ", tier: 1".
+// target is the YAML of target i for a backend with a port named web. more is further fields, such
+// as ", tier: 1".
 func (f farm) target(i int, more string) string {
-	return fmt.Sprintf("- {name: \"%c\", address: %s, ports: [{name: web, targetPort: %d}]%s}\n", 'a'+i, f.at(i).Addr(), f.at(i).Port(), more)
+	return fmt.Sprintf(
+		"- {name: \"%c\", address: %s, ports: [{name: web, targetPort: %d}]%s}\n",
+		'a'+i,
+		f.at(i).Addr(),
+		f.at(i).Port(),
+		more,
+	)
 }
 
 // targets is the YAML of all targets, without more.
@@ -347,7 +359,8 @@ func probed(h *harness.Test, servers ...*lab.Server) {
 	}
 }
 
-// picture is all that the operator answers for of the objects it writes: what is written in them, not what the API server keeps about them.
+// picture is all that the operator answers for of the objects it writes: what is written in them,
+// not what the API server keeps about them.
 type picture struct {
 	Service object[corev1.ServiceSpec]
 	Slices  map[string]object[sliceContent]
@@ -366,7 +379,8 @@ type sliceContent struct {
 	Ports     []discoveryv1.EndpointPort
 }
 
-// take takes a picture of a Service that may not be there, and of the slices behind it. Without identity UIDs and the slices' names are left out.
+// take takes a picture of a Service that may not be there, and of the slices behind it. Without
+// identity UIDs and the slices' names are left out.
 func take(h *harness.Test, service string, identity bool) picture {
 	h.T.Helper()
 	p := picture{Slices: map[string]object[sliceContent]{}}
@@ -386,7 +400,12 @@ func take(h *harness.Test, service string, identity bool) picture {
 }
 
 func objectOf[Content any](o client.Object, content Content, identity bool) object[Content] {
-	out := object[Content]{Labels: o.GetLabels(), Annotations: o.GetAnnotations(), Owners: o.GetOwnerReferences(), Content: content}
+	out := object[Content]{
+		Labels:      o.GetLabels(),
+		Annotations: o.GetAnnotations(),
+		Owners:      o.GetOwnerReferences(),
+		Content:     content,
+	}
 	if identity {
 		out.UID = string(o.GetUID())
 	}
@@ -404,7 +423,8 @@ func waitPicture(h *harness.Test, service string, want picture, identity bool) {
 	})
 }
 
-// waitRest waits until the manager has written nothing in the test's namespace for as long as it takes to hold a status back.
+// waitRest waits until the manager has written nothing in the test's namespace for as long as it
+// takes to hold a status back.
 func waitRest(h *harness.Test) {
 	h.T.Helper()
 	const quiet = 11 * time.Second

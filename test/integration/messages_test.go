@@ -168,7 +168,8 @@ func checked(at netip.AddrPort, check string) string {
 	return fmt.Sprintf(web, "") + fmt.Sprintf(target, at.Addr(), at.Port()) + "healthCheck: {" + check + ", " + pace + "}"
 }
 
-// serveNothing starts a web server without any page, over TLS where config is not nil. It goes with the test.
+// serveNothing starts a web server without any page, over TLS where config is not nil. It goes with
+// the test.
 func serveNothing(h *harness.Test, m *lab.Machine, port uint16, config *tls.Config) netip.AddrPort {
 	h.T.Helper()
 	listener, err := m.Listen("tcp", m.At4(port).String())
@@ -190,8 +191,8 @@ func serveNothing(h *harness.Test, m *lab.Machine, port uint16, config *tls.Conf
 	return m.At4(port)
 }
 
-// authorities makes the ConfigMap ca, which the manager may read, with ca under ca.crt and the other authority
-// under other.
+// authorities makes the ConfigMap ca, which the manager may read, with ca under ca.crt and the
+// other authority under other.
 func authorities(h *harness.Test, ca, other *pki.Authority) {
 	h.T.Helper()
 	readReferences(h)
@@ -201,7 +202,8 @@ func authorities(h *harness.Test, ca, other *pki.Authority) {
 	})
 }
 
-// failOver lets tier 1 take over from tier 0. FIRST stands for where tier 0's only target is probed.
+// failOver lets tier 1 take over from tier 0. FIRST stands for where tier 0's only target is
+// probed.
 func failOver(h *harness.Test) (farm, []string) {
 	h.T.Helper()
 	f := newHosts(h, 2)
@@ -241,8 +243,8 @@ func recreate(h *harness.Test) []string {
 	return []string{"OLD", old.Spec.ClusterIP, "NEW", s.Spec.ClusterIP}
 }
 
-// TestMessages: each mistake leads a person to its cause, who reads in one place the field or the endpoint, what is
-// there and what was expected.
+// TestMessages: each mistake leads a person to its cause, who reads in one place the field or the
+// endpoint, what is there and what was expected.
 func TestMessages(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
@@ -266,7 +268,14 @@ func TestMessages(t *testing.T) {
 	https := func(at netip.AddrPort, key, more string) func(h *harness.Test) []string {
 		return func(h *harness.Test) []string {
 			authorities(h, ca, other)
-			apply(h, "web", checked(at, "httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca, key: "+key+"}]"+more+"}"))
+			apply(
+				h,
+				"web",
+				checked(
+					at,
+					"httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca, key: "+key+"}]"+more+"}",
+				),
+			)
 			return nil
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// nameserver is a machine whose answers a test changes while it runs, and that can answer as no zone file could.
+// nameserver is a machine whose answers a test changes while it runs, and that can answer as no
+// zone file could.
 type nameserver struct {
 	*lab.Machine
 
@@ -23,7 +24,8 @@ type nameserver struct {
 // reply makes an answer of m, which has a question; where it returns false there is none.
 type reply func(m *dns.Msg) bool
 
-// newNameserver starts a nameserver over UDP and TCP, which goes with the test. Names that it knows nothing of it refuses.
+// newNameserver starts a nameserver over UDP and TCP, which goes with the test. Names that it knows
+// nothing of it refuses.
 func newNameserver(h *harness.Test) *nameserver {
 	h.T.Helper()
 	ns := &nameserver{Machine: h.Machine("dns"), replies: map[string]reply{}}

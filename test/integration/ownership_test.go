@@ -31,7 +31,8 @@ targets:
 - {name: c, address: "2001:db8::1"}
 `
 
-// TestOwners: ExternalBackend -> Service -> slices, by controller references, and none that would block a deletion's end.
+// TestOwners: ExternalBackend -> Service -> slices, by controller references, and none that would
+// block a deletion's end.
 func TestOwners(t *testing.T) {
 	h := parallel(t)
 	apply(h, "web", dualStack)
@@ -70,7 +71,8 @@ func TestOwners(t *testing.T) {
 	waitNoSlices(h, "web")
 }
 
-// TestDeletionOfRef: the slices behind someone else's Service go with the ExternalBackend, and the Service stays.
+// TestDeletionOfRef: the slices behind someone else's Service go with the ExternalBackend, and the
+// Service stays.
 func TestDeletionOfRef(t *testing.T) {
 	h := parallel(t)
 	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: web, port: 80}]}")
@@ -89,7 +91,8 @@ func TestDeletionOfRef(t *testing.T) {
 	}
 }
 
-// TestDrift: whatever someone does to what is ours, it comes back, and the objects stay the same ones where they were not deleted.
+// TestDrift: whatever someone does to what is ours, it comes back, and the objects stay the same
+// ones where they were not deleted.
 func TestDrift(t *testing.T) {
 	h := parallel(t)
 	apply(h, "web", dualStack)
@@ -104,7 +107,8 @@ func TestDrift(t *testing.T) {
 			}
 		}
 	}
-	// Endpoints with other ports belong into other slices, and what bears no mark of ours may be anybody's: others are made in their place.
+	// Endpoints with other ports belong into other slices, and what bears no mark of ours may be
+	// anybody's: others are made in their place.
 	replaced := []string{"slices: ports", "slices: no ports", "slices: nothing of ours in the metadata"}
 	for _, tc := range []struct {
 		name string
@@ -209,7 +213,8 @@ func TestDeletedByHand(t *testing.T) {
 				if diff := gocmp.Diff(names(before), names(now)); diff != "" {
 					return errors.New("slices, -want +got:\n" + diff)
 				}
-				if diff := gocmp.Diff(before.Service.Labels, now.Service.Labels); diff != "" || len(now.Service.Owners) != 1 || slices.Contains(gone, types.UID(now.Service.UID)) {
+				if diff := gocmp.Diff(before.Service.Labels, now.Service.Labels); diff != "" || len(now.Service.Owners) != 1 ||
+					slices.Contains(gone, types.UID(now.Service.UID)) {
 					return fmt.Errorf("the Service is %+v", now.Service)
 				}
 				for name, s := range now.Slices {
@@ -228,21 +233,35 @@ func TestDeletedByHand(t *testing.T) {
 
 func sameEndpoint(a, b harness.Endpoint) bool { return a == b }
 
-// TestOthersStay: labels, annotations and finalizers that others put on our objects outlast our own writes; labels and annotations of spec.service leave with
-// it; those of the ExternalBackend never come.
+// TestOthersStay: labels, annotations and finalizers that others put on our objects outlast our own
+// writes; labels and annotations of spec.service leave with it; those of the ExternalBackend never
+// come.
 func TestOthersStay(t *testing.T) {
 	h := parallel(t)
 	spec := func(labels, annotations, targets string) string {
-		return fmt.Sprintf("service: {labels: {%s}, annotations: {%s}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [%s]", labels, annotations, targets)
+		return fmt.Sprintf(
+			"service: {labels: {%s}, annotations: {%s}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [%s]",
+			labels,
+			annotations,
+			targets,
+		)
 	}
 	const a, ab = "{name: a, address: 198.51.100.1}", "{name: a, address: 198.51.100.1}, {name: b, address: 198.51.100.2}"
 	apply(h, "web", spec("team: shop, tier: db", "example.com/note: hello, example.com/more: x", a))
 	h.WaitReady("web")
 	edit(h, h.Backend("web"), func(b *v1alpha1.ExternalBackend) {
-		b.Labels, b.Annotations = map[string]string{"on-the-backend": "yes"}, map[string]string{"example.com/on-the-backend": "yes"}
+		b.Labels, b.Annotations = map[string]string{
+			"on-the-backend": "yes",
+		}, map[string]string{
+			"example.com/on-the-backend": "yes",
+		}
 	})
 	mark := func(o client.Object) {
-		metav1.SetMetaDataLabel(o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta), "example.com/theirs", "yes")
+		metav1.SetMetaDataLabel(
+			o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta),
+			"example.com/theirs",
+			"yes",
+		)
 		o.SetAnnotations(with(o.GetAnnotations(), "example.com/theirs", "yes"))
 		o.SetFinalizers([]string{"example.com/theirs"})
 	}
@@ -251,7 +270,11 @@ func TestOthersStay(t *testing.T) {
 	edit(h, &slice, func(s *discoveryv1.EndpointSlice) { mark(s) })
 	free := func() {
 		edit(h, &corev1.Service{ObjectMeta: service.ObjectMeta}, func(s *corev1.Service) { s.Finalizers = nil })
-		edit(h, &discoveryv1.EndpointSlice{ObjectMeta: slice.ObjectMeta}, func(s *discoveryv1.EndpointSlice) { s.Finalizers = nil })
+		edit(
+			h,
+			&discoveryv1.EndpointSlice{ObjectMeta: slice.ObjectMeta},
+			func(s *discoveryv1.EndpointSlice) { s.Finalizers = nil },
+		)
 	}
 
 	apply(h, "web", spec("team: shop", "example.com/note: changed", ab))
@@ -272,7 +295,9 @@ func TestOthersStay(t *testing.T) {
 		if !ok || is.UID != string(slice.UID) || now.Service.UID != string(service.UID) {
 			return fmt.Errorf("the slice or the Service is not the one that it was: %+v", now)
 		}
-		if is.Labels["example.com/theirs"] != "yes" || is.Annotations["example.com/theirs"] != "yes" || is.Labels["tier"] != "" || is.Labels["on-the-backend"] != "" {
+		if is.Labels["example.com/theirs"] != "yes" || is.Annotations["example.com/theirs"] != "yes" ||
+			is.Labels["tier"] != "" ||
+			is.Labels["on-the-backend"] != "" {
 			return fmt.Errorf("the slice is %+v", is)
 		}
 		return nil
@@ -302,7 +327,8 @@ func with(m map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// TestSelector: a selector on our Service is removed again, and all that the core controllers made of it.
+// TestSelector: a selector on our Service is removed again, and all that the core controllers made
+// of it.
 func TestSelector(t *testing.T) {
 	h := parallel(t)
 	apply(h, "web", dualStack)
@@ -314,7 +340,8 @@ func TestSelector(t *testing.T) {
 	waitProgrammed(h, "web")
 }
 
-// TestSelectorMeanwhile: the same, where kube-controller-manager had all the time it wanted, because no manager ran.
+// TestSelectorMeanwhile: the same, where kube-controller-manager had all the time it wanted,
+// because no manager ran.
 func TestSelectorMeanwhile(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()

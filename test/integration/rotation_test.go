@@ -49,8 +49,9 @@ func (p *pool) remove() (shown time.Time) {
 	return p.shown[last]
 }
 
-// TestRotation: a pool that shows 8 of 64 addresses per answer settles at all of them, and then nothing is written any more. One that is gone for good stays for
-// removalDelaySeconds, drains for drainSeconds, and leaves; the others don't stir.
+// TestRotation: a pool that shows 8 of 64 addresses per answer settles at all of them, and then
+// nothing is written any more. One that is gone for good stays for removalDelaySeconds, drains for
+// drainSeconds, and leaves; the others don't stir.
 func TestRotation(t *testing.T) {
 	h := parallel(t)
 	ns := newNameserver(h)
@@ -62,7 +63,13 @@ func TestRotation(t *testing.T) {
 	}
 	ns.set("db.example.com", p.reply)
 	const removalDelay, drain = 25 * time.Second, 4 * time.Second // the one is three rotations
-	byName(h, ns, "web", fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())), fmt.Sprintf("drainSeconds: %d", int(drain.Seconds())))
+	byName(
+		h,
+		ns,
+		"web",
+		fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())),
+		fmt.Sprintf("drainSeconds: %d", int(drain.Seconds())),
+	)
 	h.WaitReady("web")
 	seen := record(h, "web")
 	h.WaitStates("web", want)
@@ -92,7 +99,8 @@ func TestRotation(t *testing.T) {
 		t.Errorf("the address was gone %v after it was last shown", after)
 	}
 	for _, state := range seen.order() {
-		if !strings.HasSuffix(state, ":true,true,false") && !strings.Contains(state, " "+last.Addr().String()+":false,true,true") {
+		if !strings.HasSuffix(state, ":true,true,false") &&
+			!strings.Contains(state, " "+last.Addr().String()+":false,true,true") {
 			t.Errorf("seen was %q", state)
 		}
 	}

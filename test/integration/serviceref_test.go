@@ -12,11 +12,18 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestRefLife: the Service that serviceRef names is missing, appears, gets a selector and loses it, goes, and comes back as another one.
+// TestRefLife: the Service that serviceRef names is missing, appears, gets a selector and loses it,
+// goes, and comes back as another one.
 func TestRefLife(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
-	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+	apply(
+		h,
+		"ext",
+		"serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		f.targets(),
+		httpCheck,
+	)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitEvent("ext", "ServiceNotFound")
@@ -66,11 +73,23 @@ func TestRefLife(t *testing.T) {
 	f.servers[1].SetSick(false)
 	h.WaitStates("web", healthy)
 	// The spec is followed too.
-	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.target(0, ""), httpCheck)
+	apply(
+		h,
+		"ext",
+		"serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		f.target(0, ""),
+		httpCheck,
+	)
 	h.WaitStates("web", all(harness.Healthy, f.at(0)))
 
 	h.Apply(service, "")
-	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
+	apply(
+		h,
+		"ext",
+		"serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		f.targets(),
+		httpCheck,
+	)
 	h.WaitReady("ext")
 	h.WaitStates("web", healthy)
 	// The slice of target a had something in it all the while.
@@ -113,7 +132,8 @@ targets: [{name: a, address: 198.51.100.1}]
 	}
 }
 
-// TestSeveralOnOne: several ExternalBackends stand behind one Service, never with one ip:port twice: the older one has it.
+// TestSeveralOnOne: several ExternalBackends stand behind one Service, never with one ip:port
+// twice: the older one has it.
 func TestSeveralOnOne(t *testing.T) {
 	h := parallel(t)
 	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: web, port: 80}]}")
@@ -143,11 +163,13 @@ func TestSeveralOnOne(t *testing.T) {
 			owners[e.Addresses[0]] += s.Labels["external-backend.io/name"]
 		}
 	}
-	if owners["198.51.100.1"] != "b-older" || owners["198.51.100.2"] != "b-older" || owners["198.51.100.3"] != "a-younger" {
+	if owners["198.51.100.1"] != "b-older" || owners["198.51.100.2"] != "b-older" ||
+		owners["198.51.100.3"] != "a-younger" {
 		t.Errorf("the endpoints are %v", owners)
 	}
 
-	// Until the garbage collector has taken the older one's slices the address may stand in both: added before it is removed.
+	// Until the garbage collector has taken the older one's slices the address may stand in both:
+	// added before it is removed.
 	remove(h, h.Backend("b-older"))
 	h.Eventually("the older one's slices to go", func() error {
 		for _, s := range h.Slices("web") {
@@ -162,7 +184,8 @@ func TestSeveralOnOne(t *testing.T) {
 	h.WaitReady("a-younger")
 }
 
-// TestFrontOfRef: families, headlessness, trafficDistribution and publishNotReadyAddresses are read from the Service, and followed.
+// TestFrontOfRef: families, headlessness, trafficDistribution and publishNotReadyAddresses are read
+// from the Service, and followed.
 func TestFrontOfRef(t *testing.T) {
 	h := parallel(t)
 	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {%s, ports: [{name: web, port: 80}]}"
@@ -177,10 +200,15 @@ healthCheck: {tcpSocket: {}, ` + pace + `}
 	apply(h, "ext", spec, "web")
 	h.WaitStates("web", all(harness.Unhealthy, a)) // nobody is there
 	waitTarget(h, "ext", "b", "Unknown", "FamilyNotServed")
-	h.Apply(service, "web", "ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
+	h.Apply(
+		service,
+		"web",
+		"ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone",
+	)
 	h.WaitStates("web", all(harness.NotReadyToo, a, b)) // ready without health
 	for _, s := range h.Slices("web") {
-		if e := s.Endpoints[0]; e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.Zone || e.Hostname != nil {
+		if e := s.Endpoints[0]; e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.Zone ||
+			e.Hostname != nil {
 			t.Errorf("the endpoint is %+v", e)
 		}
 	}
@@ -213,7 +241,8 @@ func TestRefToAlias(t *testing.T) {
 	wantUntouched()
 }
 
-// TestLocalByRef: a Service with a traffic policy Local wants a node of every target; what was published stays.
+// TestLocalByRef: a Service with a traffic policy Local wants a node of every target; what was
+// published stays.
 func TestLocalByRef(t *testing.T) {
 	h := parallel(t)
 	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {internalTrafficPolicy: %s, ports: [{name: web, port: 80}]}"

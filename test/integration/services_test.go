@@ -78,7 +78,8 @@ func TestServiceTypes(t *testing.T) {
 				t.Errorf("the Service has selector %v and ports %v", s.Spec.Selector, s.Spec.Ports)
 			}
 			// On the Service targetPort says the port of spec.ports; what routes is the slice's.
-			if p := s.Spec.Ports[0]; p.Name != "web" || p.Port != 80 || p.TargetPort != intstr.FromInt32(80) || p.Protocol != corev1.ProtocolTCP {
+			if p := s.Spec.Ports[0]; p.Name != "web" || p.Port != 80 || p.TargetPort != intstr.FromInt32(80) ||
+				p.Protocol != corev1.ProtocolTCP {
 				t.Errorf("the Service's port is %+v", p)
 			}
 			if b.Status.ServiceType != tc.kind {
@@ -89,7 +90,8 @@ func TestServiceTypes(t *testing.T) {
 	}
 }
 
-// TestServiceFields: fields that mirror ServiceSpec reach the Service, change with the spec, and leave with it.
+// TestServiceFields: fields that mirror ServiceSpec reach the Service, change with the spec, and
+// leave with it.
 func TestServiceFields(t *testing.T) {
 	h := parallel(t)
 	apply(h, "web", `
@@ -103,8 +105,12 @@ service:
 `+onePort[1:])
 	h.WaitReady("web")
 	s := h.Service("web")
-	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP || *s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds != 600 || !s.Spec.PublishNotReadyAddresses ||
-		*s.Spec.TrafficDistribution != "PreferSameZone" || s.Labels["team"] != "shop" || s.Annotations["example.com/note"] != "hello" {
+	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP ||
+		*s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds != 600 ||
+		!s.Spec.PublishNotReadyAddresses ||
+		*s.Spec.TrafficDistribution != "PreferSameZone" ||
+		s.Labels["team"] != "shop" ||
+		s.Annotations["example.com/note"] != "hello" {
 		t.Errorf("the Service is %+v", s)
 	}
 	apply(h, "web", "service: {sessionAffinity: ClientIP}"+onePort)
@@ -115,7 +121,10 @@ service:
 	apply(h, "web", onePort)
 	h.WaitReady("web")
 	now := h.Service("web")
-	if now.Spec.SessionAffinity != corev1.ServiceAffinityNone || now.Spec.PublishNotReadyAddresses || now.Spec.TrafficDistribution != nil || now.Labels["team"] != "" || now.Annotations["example.com/note"] != "" {
+	if now.Spec.SessionAffinity != corev1.ServiceAffinityNone || now.Spec.PublishNotReadyAddresses ||
+		now.Spec.TrafficDistribution != nil ||
+		now.Labels["team"] != "" ||
+		now.Annotations["example.com/note"] != "" {
 		t.Errorf("the Service is %+v", now)
 	}
 	if now.UID != s.UID {
@@ -123,7 +132,8 @@ service:
 	}
 }
 
-// TestPorts: slices stand by the lists of target ports, port names are the Service's, "" included, and every protocol goes.
+// TestPorts: slices stand by the lists of target ports, port names are the Service's, "" included,
+// and every protocol goes.
 func TestPorts(t *testing.T) {
 	h := parallel(t)
 	apply(h, "many", `
@@ -148,31 +158,50 @@ targets:
 	}
 	for addr, web := range map[string]int32{"198.51.100.1": 8080, "198.51.100.2": 9090, "198.51.100.3": 8080} {
 		want := []discoveryv1.EndpointPort{
-			port("assoc", 5353, corev1.ProtocolSCTP, nil), port("dns", 53, corev1.ProtocolUDP, nil), port("web", web, corev1.ProtocolTCP, new("http")),
+			port(
+				"assoc",
+				5353,
+				corev1.ProtocolSCTP,
+				nil,
+			), port("dns", 53, corev1.ProtocolUDP, nil), port("web", web, corev1.ProtocolTCP, new("http")),
 		}
 		if diff := gocmp.Diff(want, byAddr[addr].Ports); diff != "" {
 			t.Errorf("ports of %s, -want +got:\n%s", addr, diff)
 		}
 	}
-	if byAddr["198.51.100.1"].Name != byAddr["198.51.100.3"].Name || byAddr["198.51.100.1"].Name == byAddr["198.51.100.2"].Name {
+	if byAddr["198.51.100.1"].Name != byAddr["198.51.100.3"].Name ||
+		byAddr["198.51.100.1"].Name == byAddr["198.51.100.2"].Name {
 		t.Error("slices do not stand by their lists of ports")
 	}
-	if p := h.Service("many").Spec.Ports; len(p) != 3 || p[1].Protocol != corev1.ProtocolUDP || p[2].Protocol != corev1.ProtocolSCTP || p[1].TargetPort.IntVal != 53 {
+	if p := h.Service("many").Spec.Ports; len(p) != 3 || p[1].Protocol != corev1.ProtocolUDP ||
+		p[2].Protocol != corev1.ProtocolSCTP ||
+		p[1].TargetPort.IntVal != 53 {
 		t.Errorf("the Service's ports are %+v", p)
 	}
 
-	apply(h, "unnamed", "ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", targetPort: 81}]}]")
+	apply(
+		h,
+		"unnamed",
+		"ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", targetPort: 81}]}]",
+	)
 	h.WaitReady("unnamed")
 	h.WaitStates("unnamed", all(harness.Healthy, at("198.51.100.1:81")))
 	if p := h.Slices("unnamed")[0].Ports[0]; p.Name == nil || *p.Name != "" {
 		t.Errorf("the slice's port is %+v", p)
 	}
 	// A port leaves, another comes, one gets another name.
-	apply(h, "many", "ports:\n- {name: http, port: 80, targetPort: 8080}\n- {name: more, port: 81}\ntargets: [{name: a, address: 198.51.100.1}]")
+	apply(
+		h,
+		"many",
+		"ports:\n- {name: http, port: 80, targetPort: 8080}\n- {name: more, port: 81}\ntargets: [{name: a, address: 198.51.100.1}]",
+	)
 	h.WaitReady("many")
 	h.Eventually("the new ports", func() error {
 		all := h.Slices("many")
-		want := []discoveryv1.EndpointPort{port("http", 8080, corev1.ProtocolTCP, nil), port("more", 81, corev1.ProtocolTCP, nil)}
+		want := []discoveryv1.EndpointPort{
+			port("http", 8080, corev1.ProtocolTCP, nil),
+			port("more", 81, corev1.ProtocolTCP, nil),
+		}
 		if len(all) != 1 {
 			return fmt.Errorf("there are %d slices", len(all))
 		}
@@ -183,7 +212,8 @@ targets:
 	})
 }
 
-// TestHeadlessAndBack: ClusterIP -> Headless -> ClusterIP and NodePort keep the Service and its slices; each crossing is told.
+// TestHeadlessAndBack: ClusterIP -> Headless -> ClusterIP and NodePort keep the Service and its
+// slices; each crossing is told.
 func TestHeadlessAndBack(t *testing.T) {
 	h := parallel(t)
 	apply(h, "web", "service: {type: ClusterIP}"+onePort)
@@ -194,14 +224,17 @@ func TestHeadlessAndBack(t *testing.T) {
 		b := h.WaitReady("web")
 		h.WaitStates("web", oneEndpoint)
 		now := h.Service("web")
-		if now.UID != service.UID || (now.Spec.ClusterIP == corev1.ClusterIPNone) != (kind == "Headless") || now.Spec.ExternalName != "" || string(b.Status.ServiceType) != kind {
+		if now.UID != service.UID || (now.Spec.ClusterIP == corev1.ClusterIPNone) != (kind == "Headless") ||
+			now.Spec.ExternalName != "" ||
+			string(b.Status.ServiceType) != kind {
 			t.Errorf("%s: the Service is %+v, status says %s", kind, now, b.Status.ServiceType)
 		}
 		s := h.Slices("web")
 		if len(s) != 1 || s[0].UID != slice.UID {
 			t.Errorf("%s: the slice is not the one that it was: %+v", kind, s)
 		}
-		if _, headless := s[0].Labels[corev1.IsHeadlessService]; headless != (kind == "Headless") || (s[0].Endpoints[0].Hostname != nil) != (kind == "Headless") {
+		if _, headless := s[0].Labels[corev1.IsHeadlessService]; headless != (kind == "Headless") ||
+			(s[0].Endpoints[0].Hostname != nil) != (kind == "Headless") {
 			t.Errorf("%s: the slice is %+v", kind, s[0])
 		}
 	}
@@ -237,8 +270,9 @@ func TestNodePortKept(t *testing.T) {
 	}
 }
 
-// TestRefusedByAPIServer: a change that the API server refuses is told with its field, never answered by deleting the Service, and what stood goes on
-// standing; once it is taken back all is well.
+// TestRefusedByAPIServer: a change that the API server refuses is told with its field, never
+// answered by deleting the Service, and what stood goes on standing; once it is taken back all is
+// well.
 func TestRefusedByAPIServer(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct{ name, good, bad, field string }{
@@ -311,7 +345,8 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 	apply(h, "web", spec, "ExternalName", "db.example.com", ns.V4)
 	b := h.WaitReady("web")
 	s := h.Service("web")
-	if s.Spec.Type != corev1.ServiceTypeExternalName || s.Spec.ExternalName != "db.example.com" || b.Status.ServiceType != "ExternalName" {
+	if s.Spec.Type != corev1.ServiceTypeExternalName || s.Spec.ExternalName != "db.example.com" ||
+		b.Status.ServiceType != "ExternalName" {
 		t.Errorf("the Service is %+v, status says %+v", s.Spec, b.Status)
 	}
 	waitProgrammed(h, "web")
@@ -344,7 +379,8 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 	}
 }
 
-// TestPassthrough: the name itself is published, in a slice of addressType FQDN, and nobody asks for it or probes it.
+// TestPassthrough: the name itself is published, in a slice of addressType FQDN, and nobody asks
+// for it or probes it.
 func TestPassthrough(t *testing.T) {
 	h := parallel(t)
 	ns := newNameserver(h)
@@ -362,13 +398,19 @@ dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
 		t.Fatalf("there are %d slices", len(all))
 	}
 	s := all[0]
-	if s.AddressType != discoveryv1.AddressTypeFQDN || len(s.Endpoints) != 1 || !slices.Equal(s.Endpoints[0].Addresses, []string{"db.example.com"}) || *s.Ports[0].Port != 8080 || *s.Ports[0].Name != "web" {
+	if s.AddressType != discoveryv1.AddressTypeFQDN || len(s.Endpoints) != 1 ||
+		!slices.Equal(s.Endpoints[0].Addresses, []string{"db.example.com"}) ||
+		*s.Ports[0].Port != 8080 ||
+		*s.Ports[0].Name != "web" {
 		t.Errorf("the slice is %+v", s)
 	}
-	if s.Labels["team"] != "shop" || s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy || s.Labels[v1alpha1.LabelName] != "web" {
+	if s.Labels["team"] != "shop" || s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy ||
+		s.Labels[v1alpha1.LabelName] != "web" {
 		t.Errorf("the slice's labels are %v", s.Labels)
 	}
-	if c := s.Endpoints[0].Conditions; c.Ready == nil || !*c.Ready || c.Serving == nil || !*c.Serving || c.Terminating == nil || *c.Terminating {
+	if c := s.Endpoints[0].Conditions; c.Ready == nil || !*c.Ready || c.Serving == nil || !*c.Serving ||
+		c.Terminating == nil ||
+		*c.Terminating {
 		t.Errorf("the endpoint's conditions are %+v", c)
 	}
 	waitTarget(h, "web", "a", "Unprobed", "")
@@ -392,7 +434,8 @@ dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
 	})
 }
 
-// TestTrafficDistribution: every endpoint with a zone carries it as a hint, ready or not, and with PreferSameNode its node.
+// TestTrafficDistribution: every endpoint with a zone carries it as a hint, ready or not, and with
+// PreferSameNode its node.
 func TestTrafficDistribution(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
@@ -427,7 +470,11 @@ healthCheck: %s
 	a := f.V4.String()
 	apply(h, "web", spec, "trafficDistribution: PreferSameZone,", a, "zone: z3,", httpCheck)
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.2:8001"): "terminating", at("198.51.100.3:8001"): harness.Unhealthy})
+	h.WaitStates("web", harness.States{
+		f.at(0):                 harness.Healthy,
+		at("198.51.100.2:8001"): "terminating",
+		at("198.51.100.3:8001"): harness.Unhealthy,
+	})
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
 	if c := meta.FindStatusCondition(waitProgrammed(h, "web").Status.Conditions, "Programmed"); c.Message != "Service and EndpointSlices are as planned." {
 		t.Errorf("the message is %q", c.Message)
@@ -449,7 +496,8 @@ healthCheck: %s
 	}
 }
 
-// TestFamilies: an address of a family that the Service lacks is not published, and told; it is once the Service has the family.
+// TestFamilies: an address of a family that the Service lacks is not published, and told; it is
+// once the Service has the family.
 func TestFamilies(t *testing.T) {
 	h := parallel(t)
 	const spec = `
@@ -480,7 +528,8 @@ targets:
 			waitProgrammed(h, tc.name)
 			for _, s := range h.Slices(tc.name) {
 				for _, e := range s.Endpoints {
-					if len(e.Addresses) != 1 || netip.MustParseAddr(e.Addresses[0]).Is4() != (s.AddressType == discoveryv1.AddressTypeIPv4) {
+					if len(e.Addresses) != 1 ||
+						netip.MustParseAddr(e.Addresses[0]).Is4() != (s.AddressType == discoveryv1.AddressTypeIPv4) {
 						t.Errorf("slice %s of type %s has endpoint %v", s.Name, s.AddressType, e.Addresses)
 					}
 				}
@@ -509,7 +558,8 @@ targets: [{name: a, address: 198.51.100.1, nodeName: n1}]
 `)
 	h.WaitReady("web")
 	s := h.Service("web")
-	if *s.Spec.InternalTrafficPolicy != corev1.ServiceInternalTrafficPolicyLocal || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+	if *s.Spec.InternalTrafficPolicy != corev1.ServiceInternalTrafficPolicyLocal ||
+		s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		t.Errorf("the Service is %+v", s.Spec)
 	}
 	if e := h.Slices("web")[0].Endpoints[0]; e.NodeName == nil || *e.NodeName != "n1" {
@@ -517,12 +567,14 @@ targets: [{name: a, address: 198.51.100.1, nodeName: n1}]
 	}
 	apply(h, "web", "service: {type: NodePort}"+onePort)
 	h.WaitReady("web")
-	if s := h.Service("web"); *s.Spec.InternalTrafficPolicy != corev1.ServiceInternalTrafficPolicyCluster || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyCluster {
+	if s := h.Service("web"); *s.Spec.InternalTrafficPolicy != corev1.ServiceInternalTrafficPolicyCluster ||
+		s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyCluster {
 		t.Errorf("the Service is %+v", s.Spec)
 	}
 }
 
-// TestBounds: slices are filled up to --max-endpoints-per-slice, and what is beyond --max-endpoints-per-backend is told and not published.
+// TestBounds: slices are filled up to --max-endpoints-per-slice, and what is beyond
+// --max-endpoints-per-backend is told and not published.
 func TestBounds(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager("--max-endpoints-per-slice=3", "--max-endpoints-per-backend=10")

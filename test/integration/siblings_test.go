@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestSiblingTakesOver: the deletion of an ExternalBackend alone, which has no slices whose events would
-// do it, lets the next one have the Service that it had adopted.
+// TestSiblingTakesOver: the deletion of an ExternalBackend alone, which has no slices whose events
+// would do it, lets the next one have the Service that it had adopted.
 func TestSiblingTakesOver(t *testing.T) {
 	h := parallel(t)
 	for how, name := range map[metav1.DeletionPropagation]string{
@@ -17,7 +17,9 @@ func TestSiblingTakesOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := h.Sub(t)
-			h.Apply(fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ports: [{name: web, port: 80}]}", name))
+			h.Apply(
+				fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ports: [{name: web, port: 80}]}", name),
+			)
 			const spec = "service: {name: %s, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets: [%s]"
 			first, second := name+"-1", name+"-2"
 			apply(h, first, spec, name, "")

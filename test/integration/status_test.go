@@ -36,7 +36,9 @@ func TestStatus(t *testing.T) {
 		Targets: []v1alpha1.TargetStatus{
 			{
 				Name: "b", State: "Unhealthy", Health: "Unhealthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1},
-				Addresses: []string{f.V4.String()}, Reason: "ConnectionRefused", Message: fmt.Sprintf("connection refused, at %s", f.at(1)),
+				Addresses: []string{
+					f.V4.String(),
+				}, Reason: "ConnectionRefused", Message: fmt.Sprintf("connection refused, at %s", f.at(1)),
 			},
 			{
 				Name: "a", State: "Healthy", Health: "Healthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1, Ready: 1},
@@ -45,25 +47,52 @@ func TestStatus(t *testing.T) {
 		},
 		Conditions: []metav1.Condition{
 			condition("Ready", metav1.ConditionTrue, "Ready"), condition("Accepted", metav1.ConditionTrue, "Accepted"),
-			condition("ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs"), condition("Permitted", metav1.ConditionTrue, "Permitted"),
-			condition("NamesResolved", metav1.ConditionTrue, "NamesResolved"), condition("Programmed", metav1.ConditionTrue, "Programmed"), condition("Healthy", metav1.ConditionFalse, "SomeUnhealthy"),
+			condition(
+				"ResolvedRefs",
+				metav1.ConditionTrue,
+				"ResolvedRefs",
+			), condition("Permitted", metav1.ConditionTrue, "Permitted"),
+			condition(
+				"NamesResolved",
+				metav1.ConditionTrue,
+				"NamesResolved",
+			), condition("Programmed", metav1.ConditionTrue, "Programmed"), condition("Healthy", metav1.ConditionFalse, "SomeUnhealthy"),
 		},
 	}
 	h.Eventually("the status", func() error {
-		diff := gocmp.Diff(want, h.Backend("web").Status, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime", "Message"),
-			cmpopts.IgnoreFields(v1alpha1.TargetStatus{}, "LastTransitionTime"))
+		diff := gocmp.Diff(
+			want,
+			h.Backend("web").Status,
+			cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime", "Message"),
+			cmpopts.IgnoreFields(v1alpha1.TargetStatus{}, "LastTransitionTime"),
+		)
 		if diff != "" {
 			return errors.New("-want +got:\n" + diff)
 		}
 		return nil
 	})
-	wantColumns(h, "web", map[string]string{"Name": "web", "Service": "web", "Ready": "1/2", "Healthy": "False", "Status": "Ready", "Type": "ClusterIP", "Tier": "0"})
+	wantColumns(h, "web", map[string]string{
+		"Name":    "web",
+		"Service": "web",
+		"Ready":   "1/2",
+		"Healthy": "False",
+		"Status":  "Ready",
+		"Type":    "ClusterIP",
+		"Tier":    "0",
+	})
 
 	apply(h, "empty", "ports: [{name: web, port: 80}]")
 	h.WaitCondition("empty", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 	h.WaitCondition("empty", "Healthy", metav1.ConditionTrue, "NotProbed")
 	waitProgrammed(h, "empty")
-	wantColumns(h, "empty", map[string]string{"Name": "empty", "Service": "empty", "Ready": "0/0", "Healthy": "True", "Status": "NoReadyEndpoints", "Type": "ClusterIP"})
+	wantColumns(h, "empty", map[string]string{
+		"Name":    "empty",
+		"Service": "empty",
+		"Ready":   "0/0",
+		"Healthy": "True",
+		"Status":  "NoReadyEndpoints",
+		"Type":    "ClusterIP",
+	})
 }
 
 // tableOf is the table that kubectl get shows of one ExternalBackend.
@@ -73,7 +102,12 @@ func tableOf(h *harness.Test, backend string) metav1.Table {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	url := fmt.Sprintf("%s/apis/external-backend.io/v1alpha1/namespaces/%s/externalbackends/%s", h.Config.Host, h.Namespace, backend)
+	url := fmt.Sprintf(
+		"%s/apis/external-backend.io/v1alpha1/namespaces/%s/externalbackends/%s",
+		h.Config.Host,
+		h.Namespace,
+		backend,
+	)
 	req, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		h.T.Fatal(err)
@@ -109,7 +143,8 @@ func wantColumns(h *harness.Test, backend string, want map[string]string) {
 			h.T.Errorf("column %s says %q, not %q", column.Name, cell, want[column.Name])
 		}
 	}
-	if !slices.Equal(narrow, []string{"NAME", "SERVICE", "READY", "HEALTHY", "STATUS", "AGE"}) || !slices.Equal(wide, []string{"TYPE", "TIER"}) {
+	if !slices.Equal(narrow, []string{"NAME", "SERVICE", "READY", "HEALTHY", "STATUS", "AGE"}) ||
+		!slices.Equal(wide, []string{"TYPE", "TIER"}) {
 		h.T.Errorf("the columns are %v and wide %v", narrow, wide)
 	}
 }
@@ -126,8 +161,15 @@ func TestTargetsWorstFirst(t *testing.T) {
 	h.WaitReady("web")
 	h.Eventually("the targets", func() error {
 		s := h.Backend("web").Status
-		if len(s.Targets) != 64 || s.OmittedTargets != 7 || s.Targets[0].Name != "zz" || s.Targets[0].Reason != "DuplicateAddress" || len(s.Targets[0].Addresses) > 0 {
-			return fmt.Errorf("there are %d, %d are omitted, the first is %+v", len(s.Targets), s.OmittedTargets, s.Targets[:min(1, len(s.Targets))])
+		if len(s.Targets) != 64 || s.OmittedTargets != 7 || s.Targets[0].Name != "zz" ||
+			s.Targets[0].Reason != "DuplicateAddress" ||
+			len(s.Targets[0].Addresses) > 0 {
+			return fmt.Errorf(
+				"there are %d, %d are omitted, the first is %+v",
+				len(s.Targets),
+				s.OmittedTargets,
+				s.Targets[:min(1, len(s.Targets))],
+			)
 		}
 		return nil
 	})

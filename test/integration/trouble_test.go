@@ -36,8 +36,9 @@ const outage = 30 * time.Second
 // seconds bounds what has to come within seconds, on a machine that is busy with other things.
 const seconds = 15 * time.Second
 
-// TestAPIServerGone: the API server is away for half a minute, while a backend dies and a name changes. Nothing is lost, and what has happened is published within
-// seconds of its return; the lease is kept.
+// TestAPIServerGone: the API server is away for half a minute, while a backend dies and a name
+// changes. Nothing is lost, and what has happened is published within seconds of its return; the
+// lease is kept.
 func TestAPIServerGone(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager("--leader-elect")
@@ -107,7 +108,8 @@ func TestAPIServerGone(t *testing.T) {
 	}
 }
 
-// restartControllerManager brings the garbage collector back, which later tests wait for, and which after an outage would take half a minute and more by itself.
+// restartControllerManager brings the garbage collector back, which later tests wait for, and which
+// after an outage would take half a minute and more by itself.
 func restartControllerManager(h *harness.Test) {
 	h.T.Helper()
 	h.StopComponent(devcluster.ControllerManager)
@@ -156,9 +158,17 @@ func (f *fleet) change(backend string) {
 		fmt.Fprintf(&targets, "- {name: t%d, address: %s, ports: [{name: web, targetPort: %d}]%s}\n", i, addr, port, more)
 		states[netip.AddrPortFrom(netip.MustParseAddr(addr), port)] = state
 	}
-	targets.WriteString("- {name: always, address: 198.51.100.99, ports: [{name: web, targetPort: 8080}]}\n") // tier 0 is the active one
+	// tier 0 is the active one
+	targets.WriteString("- {name: always, address: 198.51.100.99, ports: [{name: web, targetPort: 8080}]}\n")
 	states[at("198.51.100.99:8080")] = harness.Healthy
-	apply(f.h, backend, "service: {type: %s, labels: {round: r%d}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n%s", kind, f.random.IntN(100), targets.String())
+	apply(
+		f.h,
+		backend,
+		"service: {type: %s, labels: {round: r%d}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n%s",
+		kind,
+		f.random.IntN(100),
+		targets.String(),
+	)
 	f.want[backend], f.kinds[backend] = states, kind
 }
 
@@ -174,13 +184,22 @@ func (f *fleet) wait() {
 		f.h.WaitStates(backend, states)
 		b := f.h.WaitReady(backend)
 		service := f.h.Service(backend)
-		if (service.Spec.ClusterIP == corev1.ClusterIPNone) != (f.kinds[backend] == "Headless") || !metav1.IsControlledBy(service, b) {
+		if (service.Spec.ClusterIP == corev1.ClusterIPNone) != (f.kinds[backend] == "Headless") ||
+			!metav1.IsControlledBy(service, b) {
 			f.h.T.Errorf("%s: the Service is %+v", backend, service)
 		}
 		all := f.h.Slices(backend)
 		for _, s := range all {
-			if !metav1.IsControlledBy(&s, service) || len(s.Endpoints) == 0 || len(s.Endpoints) > 3 || s.Labels["round"] != service.Labels["round"] {
-				f.h.T.Errorf("%s: slice %s is owned by %v, labelled %v and has %d endpoints", backend, s.Name, s.OwnerReferences, s.Labels, len(s.Endpoints))
+			if !metav1.IsControlledBy(&s, service) || len(s.Endpoints) == 0 || len(s.Endpoints) > 3 ||
+				s.Labels["round"] != service.Labels["round"] {
+				f.h.T.Errorf(
+					"%s: slice %s is owned by %v, labelled %v and has %d endpoints",
+					backend,
+					s.Name,
+					s.OwnerReferences,
+					s.Labels,
+					len(s.Endpoints),
+				)
 			}
 		}
 		groups := map[uint16]int{}
@@ -197,8 +216,9 @@ func (f *fleet) wait() {
 	}
 }
 
-// TestKilledAnyTime: a manager that is killed at any moment of a busy phase leaves what the next one finishes: no slice twice, no orphan, and the very same state that
-// a quiet day would have brought.
+// TestKilledAnyTime: a manager that is killed at any moment of a busy phase leaves what the next
+// one finishes: no slice twice, no orphan, and the very same state that a quiet day would have
+// brought.
 func TestKilledAnyTime(t *testing.T) {
 	h := harness.New(t)
 	seed := rand.Uint64()
@@ -236,18 +256,38 @@ func TestKilledAnyTime(t *testing.T) {
 	}
 }
 
-// TestRestart: a restart flips nothing and writes nothing, whatever the backends are like, and what was going on goes on.
+// TestRestart: a restart flips nothing and writes nothing, whatever the backends are like, and what
+// was going on goes on.
 func TestRestart(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
 	f := newFarm(h, 4)
 	ns := newNameserver(h)
 	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
-	ns.set("_web._tcp.example.com", services(dns.SRV{Priority: 1, Port: 8080, Target: "db.example.com."}, dns.SRV{Priority: 2, Port: 8081, Target: "db.example.com."}))
+	ns.set(
+		"_web._tcp.example.com",
+		services(
+			dns.SRV{Priority: 1, Port: 8080, Target: "db.example.com."},
+			dns.SRV{Priority: 2, Port: 8081, Target: "db.example.com."},
+		),
+	)
 	f.servers[1].SetSick(true)
 	byName(h, ns, "named", "", "drainSeconds: 600")
-	apply(h, "srv", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}", ns.V4)
-	apply(h, "checked", spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "", "drainSeconds: 600"))
+	apply(
+		h,
+		"srv",
+		"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}",
+		ns.V4,
+	)
+	apply(
+		h,
+		"checked",
+		spec(
+			f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"),
+			"",
+			"drainSeconds: 600",
+		),
+	)
 	apply(h, "open", spec(f.target(1, ""), "", "failover: {whenNoTierQualifies: AllEndpoints}"))
 	apply(h, "observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
 	apply(h, "over", spec(f.target(1, "")+f.target(2, ", tier: 1"), "", "failover: {failback: Manual}"))
@@ -255,17 +295,44 @@ func TestRestart(t *testing.T) {
 	apply(h, "headless", "service: {type: Headless}"+onePort)
 	apply(h, "port", "service: {type: NodePort}"+onePort)
 	apply(h, "balancer", "service: {type: LoadBalancer}"+onePort)
-	apply(h, "alias", "service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]")
-	apply(h, "through", "service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]\ndns: {resolution: Passthrough}")
+	apply(
+		h,
+		"alias",
+		"service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]",
+	)
+	apply(
+		h,
+		"through",
+		"service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]\ndns: {resolution: Passthrough}",
+	)
 	h.Apply(serviceByHand, "theirs")
 	apply(h, "ref", "serviceRef: {name: theirs}"+onePort)
 	h.Apply(serviceByHand, "adopted")
 	apply(h, "adopted", adopting, "", "{name: web, port: 80, targetPort: 8080}")
-	apply(h, "invalid", "ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, targetPort: 8080}]}]")
+	apply(
+		h,
+		"invalid",
+		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, targetPort: 8080}]}]",
+	)
 	h.Apply(serviceByHand, "conflict")
 	apply(h, "conflict", onePort)
 	apply(h, "missing", "serviceRef: {name: nowhere}"+onePort)
-	ready := []string{"named", "srv", "checked", "open", "observed", "over", "unchecked", "headless", "port", "balancer", "alias", "through", "ref", "adopted"}
+	ready := []string{
+		"named",
+		"srv",
+		"checked",
+		"open",
+		"observed",
+		"over",
+		"unchecked",
+		"headless",
+		"port",
+		"balancer",
+		"alias",
+		"through",
+		"ref",
+		"adopted",
+	}
 	for _, name := range ready {
 		h.WaitReady(name)
 	}
@@ -273,11 +340,24 @@ func TestRestart(t *testing.T) {
 	f.servers[1].SetSick(false) // Manual keeps the other tier
 	waitTarget(h, "over", "b", v1alpha1.TargetStateHealthy, "")
 	h.WaitStates("over", harness.States{f.at(1): harness.Standby, f.at(2): harness.Healthy})
-	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
+	h.WaitStates("checked", harness.States{
+		f.at(0): harness.Healthy,
+		f.at(1): harness.Healthy,
+		f.at(2): harness.Standby,
+		f.at(3): harness.Draining,
+	})
 	f.servers[0].SetSick(true)
 	ns.set("db.example.com", good("198.51.100.1")) // the other one drains
-	h.WaitStates("named", harness.States{at("198.51.100.1:8080"): harness.Healthy, at("198.51.100.2:8080"): harness.Draining})
-	h.WaitStates("checked", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
+	h.WaitStates(
+		"named",
+		harness.States{at("198.51.100.1:8080"): harness.Healthy, at("198.51.100.2:8080"): harness.Draining},
+	)
+	h.WaitStates("checked", harness.States{
+		f.at(0): harness.Unhealthy,
+		f.at(1): harness.Healthy,
+		f.at(2): harness.Standby,
+		f.at(3): harness.Draining,
+	})
 	waitTarget(h, "observed", "a", "Unhealthy", "UnexpectedStatus")
 	waitRest(h)
 
@@ -326,14 +406,20 @@ func TestRestart(t *testing.T) {
 
 	// It is not that nobody looks any more.
 	f.servers[0].SetSick(false)
-	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby, f.at(3): harness.Draining})
+	h.WaitStates("checked", harness.States{
+		f.at(0): harness.Healthy,
+		f.at(1): harness.Healthy,
+		f.at(2): harness.Standby,
+		f.at(3): harness.Draining,
+	})
 	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
 	h.WaitStates("named", all(harness.Healthy, at("198.51.100.1:8080"), at("198.51.100.2:8080")))
 	f.servers[2].SetSick(true)
 	h.WaitStates("over", harness.States{f.at(1): harness.Healthy, f.at(2): harness.Unhealthy})
 }
 
-// TestDeletedMeanwhile: what was deleted while no manager ran stays gone, and what the garbage collector was told to leave stays with its Service.
+// TestDeletedMeanwhile: what was deleted while no manager ran stays gone, and what the garbage
+// collector was told to leave stays with its Service.
 func TestDeletedMeanwhile(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
@@ -360,7 +446,8 @@ func TestDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLeaderElection: of two managers one acts; SIGTERM hands over, with exit status 0 and the lease released.
+// TestLeaderElection: of two managers one acts; SIGTERM hands over, with exit status 0 and the
+// lease released.
 func TestLeaderElection(t *testing.T) {
 	h := harness.New(t)
 	holder := func() string {
@@ -417,7 +504,8 @@ func TestLeaderElection(t *testing.T) {
 	}
 }
 
-// TestMetricsBehindAuthentication: metrics are for those alone whom the API server knows and RBAC lets.
+// TestMetricsBehindAuthentication: metrics are for those alone whom the API server knows and RBAC
+// lets.
 func TestMetricsBehindAuthentication(t *testing.T) {
 	h := harness.New(t)
 	const address = "127.0.0.1:29443"
@@ -445,7 +533,8 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: %[1]s}]
 	})
 	apply(h, "web", onePort)
 	h.WaitReady("web")
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // the certificate is the manager's own
+	// the certificate is the manager's own
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	h.Eventually("metrics to be served", func() error {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {

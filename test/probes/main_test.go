@@ -36,7 +36,8 @@ type watched struct {
 	began    chan struct{} // one for each probe
 }
 
-// watch probes an address, often, until the test ends. Verdicts want one success, or two failures in a row: a server may be about to start.
+// watch probes an address, often, until the test ends. Verdicts want one success, or two failures
+// in a row: a server may be about to start.
 func watch(t *testing.T, check probe.Check, port int) *watched {
 	t.Helper()
 	check.Period, check.Confirm, check.SuccessThreshold, check.FailureThreshold = 50*ms, 20*ms, 1, 2
@@ -60,7 +61,11 @@ func watch(t *testing.T, check probe.Check, port int) *watched {
 		},
 	})
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
-	w.engine.Sync(owner, &check, []probe.Endpoint{{ID: probe.ID{Target: "t", Addr: at.Addr(), Port: at.Port()}, Dial: at, Host: serverName}})
+	w.engine.Sync(
+		owner,
+		&check,
+		[]probe.Endpoint{{ID: probe.ID{Target: "t", Addr: at.Addr(), Port: at.Port()}, Dial: at, Host: serverName}},
+	)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.engine.Start(ctx) }()
@@ -175,7 +180,8 @@ type certificates struct {
 	client pki.KeyPair
 }
 
-// newCertificates writes good, expired and other pairs into a directory, and the authority's certificate as ca.crt.
+// newCertificates writes good, expired and other pairs into a directory, and the authority's
+// certificate as ca.crt.
 func newCertificates(t *testing.T) certificates {
 	t.Helper()
 	authority, err := pki.NewAuthority()

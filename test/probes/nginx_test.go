@@ -14,7 +14,8 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// nginxConfig has a NAME for each value. Each line of a log is the number of a connection and that of a request on it.
+// nginxConfig has a NAME for each value. Each line of a log is the number of a connection and that
+// of a request on it.
 const nginxConfig = `
 daemon off;
 user root; # where it could be another, that one may not read our files
@@ -37,7 +38,8 @@ type nginx struct {
 	dir string
 }
 
-// startNginx starts nginx with server blocks in which each NAME stands for a value, PORTn for the n-th port and DIR for a directory of its own.
+// startNginx starts nginx with server blocks in which each NAME stands for a value, PORTn for the
+// n-th port and DIR for a directory of its own.
 func startNginx(t *testing.T, ports []int, blocks string, values map[string]any) nginx {
 	t.Helper()
 	dir := t.TempDir()
@@ -180,7 +182,12 @@ func TestNginxKeepsConnections(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ports := freePorts(t, 1)
-			server := startNginx(t, ports, "server { listen PORT0; access_log DIR/uses.log uses; "+test.keepAlive+" location / { return 200 ok; } }", nil)
+			server := startNginx(
+				t,
+				ports,
+				"server { listen PORT0; access_log DIR/uses.log uses; "+test.keepAlive+" location / { return 200 ok; } }",
+				nil,
+			)
 			w := watch(t, get("/"), ports[0])
 			w.becomes(probe.Healthy, "")
 			w.probes(45)
@@ -198,7 +205,8 @@ func TestNginxKeepsConnections(t *testing.T) {
 	}
 }
 
-// TestNginxReloads lets nginx replace its workers, which close the connections that are kept: nobody is to think it sick.
+// TestNginxReloads lets nginx replace its workers, which close the connections that are kept:
+// nobody is to think it sick.
 func TestNginxReloads(t *testing.T) {
 	ports := freePorts(t, 1)
 	server := startNginx(t, ports, "server { listen PORT0; return 200 ok; }", nil)

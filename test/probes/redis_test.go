@@ -14,10 +14,15 @@ var ping = probe.TCPSocket{Send: "PING\r\n", Expect: "+PONG"}
 // redis starts a server that keeps nothing.
 func redis(t *testing.T, args ...string) *server {
 	t.Helper()
-	return run(t, "redis-server", "redis-server", append([]string{"--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)...)
+	return run(
+		t,
+		"redis-server",
+		"redis-server",
+		append([]string{"--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)...)
 }
 
-// TestRedis follows a server that is hung, wakes up, and dies. Its kernel takes connections while it is hung.
+// TestRedis follows a server that is hung, wakes up, and dies. Its kernel takes connections while
+// it is hung.
 func TestRedis(t *testing.T) {
 	port := freePorts(t, 1)[0]
 	server := redis(t, "--port", strconv.Itoa(port))
@@ -54,8 +59,21 @@ func TestRedisOverTLS(t *testing.T) {
 		{"good", "good", "no"}, {"expired", "expired", "no"}, {"other", "other", "no"}, {"wants clients", "good", "yes"},
 	} {
 		port := freePorts(t, 1)[0]
-		redis(t, "--port", "0", "--tls-port", strconv.Itoa(port), "--tls-ca-cert-file", certs.dir+"/ca.crt", "--tls-auth-clients", server.clients,
-			"--tls-cert-file", certs.dir+"/"+server.certificate+".crt", "--tls-key-file", certs.dir+"/"+server.certificate+".key")
+		redis(
+			t,
+			"--port",
+			"0",
+			"--tls-port",
+			strconv.Itoa(port),
+			"--tls-ca-cert-file",
+			certs.dir+"/ca.crt",
+			"--tls-auth-clients",
+			server.clients,
+			"--tls-cert-file",
+			certs.dir+"/"+server.certificate+".crt",
+			"--tls-key-file",
+			certs.dir+"/"+server.certificate+".key",
+		)
 		for _, test := range []struct {
 			server, name string
 			tls          *probe.TLS

@@ -17,7 +17,8 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// overlay installs the component as a user does, with ranges of the cluster and an exempt namespace.
+// overlay installs the component as a user does, with ranges of the cluster and an exempt
+// namespace.
 const overlay = `
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -46,7 +47,8 @@ func literal(address string) func(*v1alpha1.ExternalBackendSpec) {
 	}
 }
 
-// TestAdmission has the API server refuse at once what the controller would refuse, and nothing else.
+// TestAdmission has the API server refuse at once what the controller would refuse, and nothing
+// else.
 func TestAdmission(t *testing.T) {
 	h, exempt := harness.New(t), harness.New(t)
 	// What was accepted before goes on being written to: its labels, its status, its deletion.
@@ -125,7 +127,11 @@ func installAdmission(h *harness.Test, exempt string) {
 	config, err := filepath.Abs("../../config")
 	dir := h.T.TempDir()
 	relative, errRel := filepath.Rel(dir, config)
-	err = errors.Join(err, errRel, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, relative, exempt), 0o600))
+	err = errors.Join(
+		err,
+		errRel,
+		os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, relative, exempt), 0o600),
+	)
 	if err == nil {
 		_, err = h.Kubectl(h.T.Context(), "apply", "--server-side", "-k", dir)
 	}

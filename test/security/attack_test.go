@@ -22,8 +22,9 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// forbidden are addresses of every kind that api.md forbids, by what becomes of a literal one: the schema refuses it, or lets it pass to the controller.
-// Those beyond the kernel can be dialled by nobody: TCP knows no multicast, and link-local IPv6 wants a zone.
+// forbidden are addresses of every kind that api.md forbids, by what becomes of a literal one: the
+// schema refuses it, or lets it pass to the controller. Those beyond the kernel can be dialled by
+// nobody: TCP knows no multicast, and link-local IPv6 wants a zone.
 func forbidden(c *canaries) (refused, passed, beyond []netip.Addr) {
 	refused = addresses(`127.0.0.1 127.8.8.8 127.255.255.254 0.0.0.0 169.254.169.254 169.254.170.2 169.254.20.10
 		:: ::1 ::ffff:127.0.0.1 ::ffff:169.254.169.254 ::ffff:10.244.0.9`)
@@ -62,7 +63,8 @@ func (a attack) good() netip.Addr { return goodAddr(a.number, a.bad) }
 // host is the name whose addresses are lies.
 func (a attack) host() string { return fmt.Sprintf("%s.%s.hostile.example", a.target(), a.way) }
 
-// ways are how an address may come into a spec, each with the lies of its attacks. A literal and a redirect need none.
+// ways are how an address may come into a spec, each with the lies of its attacks. A literal and a
+// redirect need none.
 var ways = map[string]func(l *liar, a attack){
 	"literal":  nil,
 	"redirect": nil,
@@ -123,7 +125,8 @@ func (a attack) spec() v1alpha1.Target {
 	return t
 }
 
-// generate combines every way with every address, or with every second one. Handlers take turns, so that each handler goes each way and meets each kind of address.
+// generate combines every way with every address, or with every second one. Handlers take turns, so
+// that each handler goes each way and meets each kind of address.
 func generate(c *canaries) (attacks []attack) {
 	refused, passed, beyond := forbidden(c)
 	all := slices.Concat(refused, passed, beyond)
@@ -140,10 +143,14 @@ func generate(c *canaries) (attacks []attack) {
 		{"cname", 2, all, handlers},
 		{"srv", 2, all[1:], handlers},
 		{"srv-literal", 2, addresses("127.0.0.1 169.254.169.254 10.96.0.1 10.244.0.9 100.100.100.200 203.0.113.2"), handlers},
-		{"redirect", 2, all, []handler{byName["http"], byName["https"], byName["grpc"], byName["grpc-tls"]}}, // plain TCP has none
+		// plain TCP has none
+		{"redirect", 2, all, []handler{byName["http"], byName["https"], byName["grpc"], byName["grpc-tls"]}},
 	} {
 		for i := 0; i < len(way.to); i += way.every {
-			attacks = append(attacks, attack{way: way.name, bad: way.to[i], handler: way.by[(i/way.every+w)%len(way.by)], number: len(attacks) + 1})
+			attacks = append(
+				attacks,
+				attack{way: way.name, bad: way.to[i], handler: way.by[(i/way.every+w)%len(way.by)], number: len(attacks) + 1},
+			)
 		}
 	}
 	return attacks
@@ -194,8 +201,9 @@ func newBackend(name string, by handler) *v1alpha1.ExternalBackend {
 	return b
 }
 
-// TestForbiddenAddresses tries every way to every forbidden address, cold and running, across a crash, while policies come, narrow and go that open what is not
-// forbidden. Nobody may ever come to a canary, and none of the addresses may ever be published or told.
+// TestForbiddenAddresses tries every way to every forbidden address, cold and running, across a
+// crash, while policies come, narrow and go that open what is not forbidden. Nobody may ever come
+// to a canary, and none of the addresses may ever be published or told.
 func TestForbiddenAddresses(t *testing.T) {
 	h := harness.New(t)
 	w := theWorld(h)
@@ -210,9 +218,16 @@ func TestForbiddenAddresses(t *testing.T) {
 		t.Logf("%d cases", n)
 	}
 	isForbidden := func(a netip.Addr) bool {
-		return slices.ContainsFunc(slices.Concat(refused, passed, beyond), func(bad netip.Addr) bool { return bad.Unmap() == a.Unmap() })
+		return slices.ContainsFunc(
+			slices.Concat(refused, passed, beyond),
+			func(bad netip.Addr) bool { return bad.Unmap() == a.Unmap() },
+		)
 	}
-	book := openLedger(h, judge{address: isGood, name: hasSuffix(".good.example", "nowhere.invalid"), secret: isForbidden}, h.Namespace)
+	book := openLedger(
+		h,
+		judge{address: isGood, name: hasSuffix(".good.example", "nowhere.invalid"), secret: isForbidden},
+		h.Namespace,
+	)
 	for _, a := range attacks {
 		if a.way == "redirect" {
 			secure := a.handler.name == "https" || a.handler.name == "grpc-tls"
@@ -234,7 +249,10 @@ func TestForbiddenAddresses(t *testing.T) {
 	rounds(h, w, attacks)
 	policiesComeAndGo(h, w, attacks)
 	m.Kill()
-	m = h.StartManager("--resolv-conf="+w.dns.resolvConf, "--cluster-cidrs=10.96.0.0/16,fd00:10:96::/112,10.244.0.0/24,fd00:10:244::/64,203.0.113.2/32,2001:db8:113::2/128")
+	m = h.StartManager(
+		"--resolv-conf="+w.dns.resolvConf,
+		"--cluster-cidrs=10.96.0.0/16,fd00:10:96::/112,10.244.0.0/24,fd00:10:244::/64,203.0.113.2/32,2001:db8:113::2/128",
+	)
 	rounds(h, w, attacks)
 	for _, b := range all {
 		h.Eventually(b.Name+" to be probed and judged", func() error { return judged(h, book, b.Name, attacks) })
@@ -257,7 +275,8 @@ func TestForbiddenAddresses(t *testing.T) {
 	wantUntold(h, isForbidden)
 }
 
-// armed wants each canary to be heard, so that silence says something, and the others to be beyond the kernel.
+// armed wants each canary to be heard, so that silence says something, and the others to be beyond
+// the kernel.
 func armed(h *harness.Test, c *canaries, reachable, beyond []netip.Addr) {
 	h.T.Helper()
 	for _, a := range reachable {
@@ -300,7 +319,10 @@ func nameserverAttacks(h *harness.Test, w world, bad []netip.Addr) (list []names
 		n := nameserverAttack{backend: b.Name, name: b.Name + ".good.example", oneIsGood: i%4 == 0}
 		b.Spec.DNS = &v1alpha1.DNS{MinTTLSeconds: 1, Transport: transports[i%3], Nameservers: []string{ns.String()}}
 		if n.oneIsGood {
-			b.Spec.DNS.Nameservers, b.Spec.DNS.Transport = append(b.Spec.DNS.Nameservers, w.dns.V4.String()), v1alpha1.DNSTransportUDP
+			b.Spec.DNS.Nameservers, b.Spec.DNS.Transport = append(
+				b.Spec.DNS.Nameservers,
+				w.dns.V4.String(),
+			), v1alpha1.DNSTransportUDP
 		}
 		w.dns.tell(n.name, truth(goodAddr(30000+i, netip.IPv4Unspecified())))
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Hostname: n.name}}
@@ -326,7 +348,8 @@ func publishedNames(h *harness.Test) {
 	}
 }
 
-// rounds waits until each name has been asked for, and those that are rebound so often that each of their answers has been given anew.
+// rounds waits until each name has been asked for, and those that are rebound so often that each of
+// their answers has been given anew.
 func rounds(h *harness.Test, w world, attacks []attack) {
 	h.T.Helper()
 	asked := func(a attack) int {
@@ -358,7 +381,8 @@ func rounds(h *harness.Test, w world, attacks []attack) {
 	}
 }
 
-// policiesComeAndGo opens all that is not forbidden by hostnames alone, narrows that, and takes it back.
+// policiesComeAndGo opens all that is not forbidden by hostnames alone, narrows that, and takes it
+// back.
 func policiesComeAndGo(h *harness.Test, w world, attacks []attack) {
 	h.T.Helper()
 	farm := []string{farm4.String(), farm6.String()}
@@ -390,7 +414,8 @@ func policiesComeAndGo(h *harness.Test, w world, attacks []attack) {
 	rounds(h, w, attacks)
 }
 
-// judged wants of a backend that its good targets serve, so that probes were made, and that the others say why they don't.
+// judged wants of a backend that its good targets serve, so that probes were made, and that the
+// others say why they don't.
 func judged(h *harness.Test, book *ledger, name string, attacks []attack) error {
 	b, at := h.Backend(name), endpointsAt(h, name)
 	denied := false
@@ -429,7 +454,8 @@ func judged(h *harness.Test, book *ledger, name string, attacks []attack) error 
 		}
 	}
 	permitted := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionPermitted)
-	if denied && (permitted == nil || permitted.Status != metav1.ConditionFalse || permitted.Reason != v1alpha1.ReasonTargetDenied) {
+	if denied &&
+		(permitted == nil || permitted.Status != metav1.ConditionFalse || permitted.Reason != v1alpha1.ReasonTargetDenied) {
 		return fmt.Errorf("Permitted is %s", describe(permitted))
 	}
 	if is := targetOf(b, anchor).State; is != v1alpha1.TargetStateHealthy && is != v1alpha1.TargetStateUnprobed {

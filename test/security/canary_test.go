@@ -23,8 +23,9 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// own is the manager's network namespace, which is the test program's too: it routes these prefixes to itself, so that a listener there hears whoever dials
-// an address of them. Loopback needs no route.
+// own is the manager's network namespace, which is the test program's too: it routes these prefixes
+// to itself, so that a listener there hears whoever dials an address of them. Loopback needs no
+// route.
 var own = []string{
 	"0.1.2.0/24", "169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "100.80.80.80/32", "100.96.0.96/32",
 	"fd00:ec2::/64", "fd20:ce::/64", "fd00:a9fe:a9fe::/64", "fd00:c1::/64", "fd00:42::/64", "fd00:100::/64",
@@ -34,7 +35,8 @@ var own = []string{
 // pods is the pods' range, which a machine answers for.
 var pods = []string{devcluster.PodCIDR4.String(), devcluster.PodCIDR6.String()}
 
-// canaries listen at forbidden addresses on every port that any test dials, and write down who comes.
+// canaries listen at forbidden addresses on every port that any test dials, and write down who
+// comes.
 type canaries struct {
 	service4, service6 netip.Addr   // ClusterIPs with canaries behind them
 	places             []netip.Addr // one for each network namespace with canaries
@@ -167,7 +169,9 @@ func (c *canaries) listen(t testing.TB, place listens, port int) {
 				_, _ = packets.WriteTo(buffer[:n], from)
 				continue
 			}
-			c.note(visit{network: "udp", at: addrPort(packets.LocalAddr()), from: addrPort(from), said: string(buffer[:min(n, 64)])})
+			c.note(
+				visit{network: "udp", at: addrPort(packets.LocalAddr()), from: addrPort(from), said: string(buffer[:min(n, 64)])},
+			)
 		}
 	}()
 }
@@ -225,7 +229,8 @@ func (c *canaries) visit(network string, at netip.AddrPort) error {
 	return err
 }
 
-// wantNobody comes to one address of each place on every port, so that all who came before us have been heard, and wants there to be nobody.
+// wantNobody comes to one address of each place on every port, so that all who came before us have
+// been heard, and wants there to be nobody.
 func (c *canaries) wantNobody(t testing.TB) {
 	t.Helper()
 	for _, a := range c.places {
@@ -246,7 +251,8 @@ func (c *canaries) wantNobody(t testing.TB) {
 	}
 }
 
-// dialledOnce tells how a dial of an address on the farm's first port ends, for those of which the kernel reaches none.
+// dialledOnce tells how a dial of an address on the farm's first port ends, for those of which the
+// kernel reaches none.
 func dialledOnce(ctx context.Context, a netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

@@ -59,20 +59,76 @@ const (
 var endlessServers = []endless{
 	{"body", "http", false, repeat(ok+"\r\n", "x"), harness.Healthy, ""},
 	{"chunks", "http", false, repeat(ok+"Transfer-Encoding: chunked\r\n\r\n", "5\r\nhello\r\n"), harness.Healthy, ""},
-	{"chunk-extension", "http", false, repeat(ok+"Transfer-Encoding: chunked\r\n\r\n5;", "x"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
-	{"headers", "http", false, repeat(ok, "X-Header: value\r\n"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{
+		"chunk-extension",
+		"http",
+		false,
+		repeat(ok+"Transfer-Encoding: chunked\r\n\r\n5;", "x"),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonUnexpectedResponse,
+	},
+	{
+		"headers",
+		"http",
+		false,
+		repeat(ok, "X-Header: value\r\n"),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonUnexpectedResponse,
+	},
 	{"header", "http", false, repeat(ok+"X-Header: ", "x"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
-	{"interim", "http", false, repeat("", "HTTP/1.1 100 Continue\r\n\r\n"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{
+		"interim",
+		"http",
+		false,
+		repeat("", "HTTP/1.1 100 Continue\r\n\r\n"),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonUnexpectedResponse,
+	},
 	{"drip", "http", false, drip(ok + "\r\n"), harness.Unhealthy, v1alpha1.TargetReasonTimeout},
 	{"tls-body", "https", true, repeat(ok+"\r\n", "x"), harness.Healthy, ""},
-	{"tls-headers", "https", true, repeat(ok, "X-Header: value\r\n"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
-	{"tls-records", "https", false, repeat("", record+"\x02\x00\xff\xff"+strings.Repeat("x", 16<<10-4)), harness.Unhealthy, v1alpha1.TargetReasonTLSHandshakeFailed},
+	{
+		"tls-headers",
+		"https",
+		true,
+		repeat(ok, "X-Header: value\r\n"),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonUnexpectedResponse,
+	},
+	{
+		"tls-records",
+		"https",
+		false,
+		repeat("", record+"\x02\x00\xff\xff"+strings.Repeat("x", 16<<10-4)),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonTLSHandshakeFailed,
+	},
 	{"tls-drip", "https", false, drip(record + "\x02\x00\xff\xff"), harness.Unhealthy, v1alpha1.TargetReasonTimeout},
 	{"text", "tcp", false, repeat("", "PIN"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
 	{"grpc-settings", "grpc", false, repeat("", settings), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
-	{"grpc-pings", "grpc", false, repeat(settings, "\x00\x00\x08\x06\x00\x00\x00\x00\x00"+"12345678"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
-	{"grpc-data", "grpc", false, repeat(settings, "\x00\x00\x05\x00\x00\x00\x00\x00\x01"+"\x00\x00\x00\x00\x02"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
-	{"grpc-headers", "grpc", false, repeat(settings+"\x00\x00\x01\x01\x00\x00\x00\x00\x01\x88", "\x00\x00\x01\x09\x00\x00\x00\x00\x01\x88"), harness.Unhealthy, v1alpha1.TargetReasonUnexpectedResponse},
+	{
+		"grpc-pings",
+		"grpc",
+		false,
+		repeat(settings, "\x00\x00\x08\x06\x00\x00\x00\x00\x00"+"12345678"),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonUnexpectedResponse,
+	},
+	{
+		"grpc-data",
+		"grpc",
+		false,
+		repeat(settings, "\x00\x00\x05\x00\x00\x00\x00\x00\x01"+"\x00\x00\x00\x00\x02"),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonUnexpectedResponse,
+	},
+	{
+		"grpc-headers",
+		"grpc",
+		false,
+		repeat(settings+"\x00\x00\x01\x01\x00\x00\x00\x00\x01\x88", "\x00\x00\x01\x09\x00\x00\x00\x00\x01\x88"),
+		harness.Unhealthy,
+		v1alpha1.TargetReasonUnexpectedResponse,
+	},
 	{"grpc-drip", "grpc", false, drip(settings + settings + settings), harness.Unhealthy, v1alpha1.TargetReasonTimeout},
 }
 
@@ -81,7 +137,8 @@ const (
 	endlessPort = 9000
 	// endlessTargets is how many targets each of them has.
 	endlessTargets = 64
-	// maxGrowth is how much larger the manager may become by them, in bytes; the race detector takes several times what it watches.
+	// maxGrowth is how much larger the manager may become by them, in bytes; the race detector takes
+	// several times what it watches.
 	maxGrowth = 256 << 20
 )
 
@@ -125,8 +182,8 @@ func (e endless) backend(number, port int) *v1alpha1.ExternalBackend {
 	return b
 }
 
-// TestEndless has servers speak without end in every place where a probe listens. The manager judges each, grows by no more than a bound, and sees others die and
-// come back meanwhile.
+// TestEndless has servers speak without end in every place where a probe listens. The manager
+// judges each, grows by no more than a bound, and sees others die and come back meanwhile.
 func TestEndless(t *testing.T) {
 	h, other := harness.New(t), harness.New(t)
 	w := theWorld(h)

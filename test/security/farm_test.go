@@ -107,7 +107,12 @@ func newFarm(h *harness.Test) *farm {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	f := &farm{Machine: machine, certificate: selfSigned(h.T, "farm"), came: map[netip.AddrPort]int{}, leads: map[uint16]string{}}
+	f := &farm{
+		Machine:     machine,
+		certificate: selfSigned(h.T, "farm"),
+		came:        map[netip.AddrPort]int{},
+		leads:       map[uint16]string{},
+	}
 	for _, handler := range handlers {
 		switch handler.name {
 		case "tcp", "tcp-tls":
@@ -128,7 +133,10 @@ func (f *farm) open(t testing.TB, port int, secure bool) net.Listener {
 	}
 	listener = counting{listener, f}
 	if secure {
-		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{f.certificate}, NextProtos: []string{"h2", "http/1.1"}})
+		listener = tls.NewListener(
+			listener,
+			&tls.Config{Certificates: []tls.Certificate{f.certificate}, NextProtos: []string{"h2", "http/1.1"}},
+		)
 	}
 	return listener
 }
@@ -197,7 +205,14 @@ func (f *farm) serve(w http.ResponseWriter, r *http.Request) {
 
 // mislead answers with every header and body that has led some client elsewhere.
 func mislead(w http.ResponseWriter, to string) {
-	codes := []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusUseProxy}
+	codes := []int{
+		http.StatusMovedPermanently,
+		http.StatusFound,
+		http.StatusSeeOther,
+		http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect,
+		http.StatusUseProxy,
+	}
 	w.Header().Set("Location", to)
 	w.Header().Set("Content-Location", to)
 	w.Header().Set("Refresh", "0; url="+to)
@@ -235,7 +250,8 @@ func (f *farm) pong(listener net.Listener) {
 	}()
 }
 
-// selfSigned is a certificate for name.example that names canaries wherever a client might ask about it.
+// selfSigned is a certificate for name.example that names canaries wherever a client might ask
+// about it.
 func selfSigned(t testing.TB, name string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -244,8 +260,12 @@ func selfSigned(t testing.TB, name string) tls.Certificate {
 	}
 	const canary = "http://127.0.0.1:7001/"
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{name + ".example"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(
+			1,
+		), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{
+			name + ".example",
+		}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		OCSPServer: []string{canary}, IssuingCertificateURL: []string{canary}, CRLDistributionPoints: []string{canary},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

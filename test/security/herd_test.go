@@ -10,7 +10,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// herd is an ExternalBackend of somebody who does no harm, with a target for each of some servers, which can fall ill.
+// herd is an ExternalBackend of somebody who does no harm, with a target for each of some servers,
+// which can fall ill.
 type herd struct {
 	*harness.Test
 	machine *lab.Machine
@@ -24,12 +25,16 @@ func newHerd(h *harness.Test, size int) *herd {
 	d := &herd{Test: h, machine: h.Machine("herd"), states: harness.States{}}
 	b := newBackend("herd", byName["http"])
 	b.Spec.HealthCheck.HTTPGet.Path, b.Spec.HealthCheck.PeriodSeconds = lab.HealthPath, 1
-	b.Spec.HealthCheck.ConfirmPeriodMilliseconds = 100 // the timeout stays long: the ill answer, and who is only slow must not seem to flap
+	// the timeout stays long: the ill answer, and who is only slow must not seem to flap
+	b.Spec.HealthCheck.ConfirmPeriodMilliseconds = 100
 	for i := range size {
 		d.servers = append(d.servers, h.Serve(d.machine, "http", int(d.at(i).Port())))
 		d.states[d.at(i)] = harness.Healthy
 		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{
-			Name: fmt.Sprint("t", i), Address: d.machine.V4.String(), Ports: []v1alpha1.TargetPort{{Name: "probe", TargetPort: int32(d.at(i).Port())}}})
+			Name: fmt.Sprint(
+				"t",
+				i,
+			), Address: d.machine.V4.String(), Ports: []v1alpha1.TargetPort{{Name: "probe", TargetPort: int32(d.at(i).Port())}}})
 	}
 	h.ApplyObject(b)
 	return d

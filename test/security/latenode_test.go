@@ -15,8 +15,9 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestLateNode has a Node claim a range in which an ExternalBackend has a target already, and then gets another. What discovery alone knows refuses the new one, and
-// reports the old one, which stays and goes on being probed.
+// TestLateNode has a Node claim a range in which an ExternalBackend has a target already, and then
+// gets another. What discovery alone knows refuses the new one, and reports the old one, which
+// stays and goes on being probed.
 func TestLateNode(t *testing.T) {
 	h := harness.New(t)
 	w := theWorld(h)
@@ -44,7 +45,8 @@ func TestLateNode(t *testing.T) {
 		h.Eventually("status to name "+target, func() error {
 			b := h.WaitCondition("claimed", v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied)
 			for _, c := range b.Status.Conditions {
-				if c.Type == v1alpha1.ConditionPermitted && !(strings.Contains(c.Message, `"`+target+`"`) && strings.Contains(c.Message, "known by discovery alone")) {
+				if c.Type == v1alpha1.ConditionPermitted &&
+					!(strings.Contains(c.Message, `"`+target+`"`) && strings.Contains(c.Message, "known by discovery alone")) {
 					return errors.New(c.Message)
 				}
 			}

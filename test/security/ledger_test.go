@@ -24,7 +24,8 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// ledger has every state of every EndpointSlice, Service and ExternalBackend of some namespaces, from its opening on: not one is missed.
+// ledger has every state of every EndpointSlice, Service and ExternalBackend of some namespaces,
+// from its opening on: not one is missed.
 type ledger struct {
 	h          *harness.Test
 	judge      judge

@@ -29,7 +29,8 @@ type liar struct {
 	asked map[string]int
 }
 
-// lie answers question n, from 0 on, about a name: it adds records to an answer, and may change its code.
+// lie answers question n, from 0 on, about a name: it adds records to an answer, and may change its
+// code.
 type lie func(a *reply, n int)
 
 // reply is an answer in the making.
@@ -45,7 +46,12 @@ func newLiar(h *harness.Test) *liar {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	l := &liar{Machine: machine, lies: map[string]lie{}, asked: map[string]int{}, resolvConf: filepath.Join(h.Logs, "resolv.conf")}
+	l := &liar{
+		Machine:    machine,
+		lies:       map[string]lie{},
+		asked:      map[string]int{},
+		resolvConf: filepath.Join(h.Logs, "resolv.conf"),
+	}
 	if err := os.WriteFile(l.resolvConf, fmt.Appendf(nil, "nameserver %s\n", machine.V4), 0o600); err != nil {
 		h.T.Fatal(err)
 	}
@@ -132,7 +138,13 @@ func (l *liar) answer(query []byte) []byte {
 		return nil
 	}
 	a := &reply{name: strings.TrimSuffix(strings.ToLower(question.Name.String()), "."), kind: question.Type}
-	a.Header = dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true, RecursionDesired: header.RecursionDesired, RecursionAvailable: true}
+	a.Header = dnsmessage.Header{
+		ID:                 header.ID,
+		Response:           true,
+		Authoritative:      true,
+		RecursionDesired:   header.RecursionDesired,
+		RecursionAvailable: true,
+	}
 	a.Questions = []dnsmessage.Question{question}
 	l.mu.Lock()
 	how, n := l.lies[a.name], l.asked[a.name+a.kind.String()]
@@ -166,7 +178,10 @@ func (a *reply) add(name string, addrs ...netip.Addr) {
 // alias makes the asked name another's alias.
 func (a *reply) alias(of string) {
 	header := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(a.name + "."), Class: dnsmessage.ClassINET}
-	a.Answers = append(a.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(of + ".")}})
+	a.Answers = append(
+		a.Answers,
+		dnsmessage.Resource{Header: header, Body: &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(of + ".")}},
+	)
 }
 
 // service adds an SRV record, with an address of its host beside it that nobody asked for.
@@ -175,7 +190,10 @@ func (a *reply) service(host string, port uint16, glue netip.Addr) {
 		return
 	}
 	header := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(a.name + "."), Class: dnsmessage.ClassINET}
-	a.Answers = append(a.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.SRVResource{Port: port, Target: dnsmessage.MustNewName(host + ".")}})
+	a.Answers = append(a.Answers, dnsmessage.Resource{
+		Header: header,
+		Body:   &dnsmessage.SRVResource{Port: port, Target: dnsmessage.MustNewName(host + ".")},
+	})
 	header.Name = dnsmessage.MustNewName(host + ".")
 	body := dnsmessage.ResourceBody(&dnsmessage.AAAAResource{AAAA: glue.As16()})
 	if glue.Is4() {

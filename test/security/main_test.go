@@ -1,5 +1,6 @@
-// Package security attacks the manager: with targets, names, policies and objects of tenants that want to reach what they must not. Whoever comes to a
-// forbidden address is counted there, and whatever is published at any moment is looked at.
+// Package security attacks the manager: with targets, names, policies and objects of tenants that
+// want to reach what they must not. Whoever comes to a forbidden address is counted there, and
+// whatever is published at any moment is looked at.
 package security
 
 import (
@@ -20,9 +21,15 @@ import (
 func TestMain(m *testing.M) { harness.Main(m, devcluster.Options{WithoutDNS: true}) }
 
 // pace is how most health checks are paced: often, but with patience for a machine that is busy.
-var pace = v1alpha1.HealthCheck{PeriodSeconds: 3, TimeoutSeconds: 10, ConfirmPeriodMilliseconds: 1000, FailureThreshold: 3}
+var pace = v1alpha1.HealthCheck{
+	PeriodSeconds:             3,
+	TimeoutSeconds:            10,
+	ConfirmPeriodMilliseconds: 1000,
+	FailureThreshold:          3,
+}
 
-// world is what surrounds all tests of the package: servers that may be reached, a nameserver that lies, and canaries at all that is forbidden.
+// world is what surrounds all tests of the package: servers that may be reached, a nameserver that
+// lies, and canaries at all that is forbidden.
 type world struct {
 	good     *farm
 	dns      *liar

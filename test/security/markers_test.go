@@ -25,7 +25,8 @@ import (
 // marker stands in everything that nobody may be told. It is part of a DNS name, too.
 const marker = "marker-7f3a9c"
 
-// wantUnsaid wants none of these words in the manager's log, metrics and events, in what it publishes, and in status.
+// wantUnsaid wants none of these words in the manager's log, metrics and events, in what it
+// publishes, and in status.
 func wantUnsaid(h *harness.Test, logFile, metrics string, words ...string) {
 	h.T.Helper()
 	log, err := os.ReadFile(logFile)
@@ -73,21 +74,48 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 	goesOn := func(f *farm, port int) { endless{say: repeat("", marker)}.serve(t, f, port) }
 	secure := func(f *farm, port int) {
 		listener := f.open(t, port, false)
-		answer(tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert}), f.serve)
+		answer(
+			tls.NewListener(
+				listener,
+				&tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert},
+			),
+			f.serve,
+		)
 	}
 	trusts := func(kind v1alpha1.CACertificateKind, name, server string) func(*v1alpha1.HealthCheck) {
 		return func(h *v1alpha1.HealthCheck) {
-			h.TLS = &v1alpha1.TLS{ServerName: server, CACertificateRefs: []v1alpha1.CACertificateReference{{Kind: kind, Name: name}}}
+			h.TLS = &v1alpha1.TLS{
+				ServerName:        server,
+				CACertificateRefs: []v1alpha1.CACertificateReference{{Kind: kind, Name: name}},
+			}
 		}
 	}
 	return []leak{
-		{"status", "http", says("HTTP/1.1 500 " + marker + "\r\nX-Error: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker), nil, v1alpha1.TargetReasonUnexpectedStatus},
-		{"body", "http", says("HTTP/1.1 200 " + marker + "\r\nSet-Cookie: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker), func(h *v1alpha1.HealthCheck) {
-			h.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "Authorization", Value: "Bearer " + marker}}
-		}, ""},
+		{
+			"status",
+			"http",
+			says("HTTP/1.1 500 " + marker + "\r\nX-Error: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker),
+			nil,
+			v1alpha1.TargetReasonUnexpectedStatus,
+		},
+		{
+			"body",
+			"http",
+			says("HTTP/1.1 200 " + marker + "\r\nSet-Cookie: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker),
+			func(h *v1alpha1.HealthCheck) {
+				h.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "Authorization", Value: "Bearer " + marker}}
+			},
+			"",
+		},
 		{"garbage", "http", says(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
 		{"no-http2", "grpc", says(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
-		{"text", "tcp", goesOn, func(h *v1alpha1.HealthCheck) { h.TCPSocket.Send = marker }, v1alpha1.TargetReasonUnexpectedResponse},
+		{
+			"text",
+			"tcp",
+			goesOn,
+			func(h *v1alpha1.HealthCheck) { h.TCPSocket.Send = marker },
+			v1alpha1.TargetReasonUnexpectedResponse,
+		},
 		{"grpc-message", "grpc", func(f *farm, port int) {
 			answer(f.open(t, port, false), func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "application/grpc")
@@ -95,8 +123,20 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 				w.Header().Set("Grpc-Status", "13")
 			})
 		}, nil, v1alpha1.TargetReasonUnexpectedStatus},
-		{"issuer", "https", secure, trusts(v1alpha1.CACertificateKindSecret, "of-farm", marker+".example"), v1alpha1.TargetReasonTLSUnknownAuthority},
-		{"subject", "https", secure, trusts(v1alpha1.CACertificateKindConfigMap, "authority", "other.example"), v1alpha1.TargetReasonTLSNameMismatch},
+		{
+			"issuer",
+			"https",
+			secure,
+			trusts(v1alpha1.CACertificateKindSecret, "of-farm", marker+".example"),
+			v1alpha1.TargetReasonTLSUnknownAuthority,
+		},
+		{
+			"subject",
+			"https",
+			secure,
+			trusts(v1alpha1.CACertificateKindConfigMap, "authority", "other.example"),
+			v1alpha1.TargetReasonTLSNameMismatch,
+		},
 		{"client", "https", secure, func(h *v1alpha1.HealthCheck) {
 			trusts(v1alpha1.CACertificateKindConfigMap, "authority", marker+".example")(h)
 			h.TLS.ClientCertificateRef = &v1alpha1.SecretReference{Name: "client"}
@@ -107,8 +147,8 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 // leakPort is the first port of the farm with a leak.
 const leakPort = 9500
 
-// TestMarkers puts a marker into Secrets and ConfigMaps, certificates, headers, answers of servers and of nameservers, and wants the manager to repeat it nowhere, at
-// the highest verbosity.
+// TestMarkers puts a marker into Secrets and ConfigMaps, certificates, headers, answers of servers
+// and of nameservers, and wants the manager to repeat it nowhere, at the highest verbosity.
 func TestMarkers(t *testing.T) {
 	h := harness.New(t)
 	w := theWorld(h)
@@ -116,11 +156,24 @@ func TestMarkers(t *testing.T) {
 	certificate := selfSigned(t, marker)
 	around := func(pem []byte) []byte { return append([]byte(marker+"\n"), pem...) }
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: h.Namespace, Name: name} }
-	h.ApplyObject(&corev1.ConfigMap{ObjectMeta: named("authority"), Data: map[string]string{"ca.crt": string(around(certificatePEM(certificate))), "other": marker}})
-	h.ApplyObject(&corev1.Secret{ObjectMeta: named("of-farm"), Data: map[string][]byte{"ca.crt": around(certificatePEM(w.good.certificate)), "other": []byte(marker)}})
+	h.ApplyObject(&corev1.ConfigMap{
+		ObjectMeta: named("authority"),
+		Data:       map[string]string{"ca.crt": string(around(certificatePEM(certificate))), "other": marker},
+	})
+	h.ApplyObject(&corev1.Secret{
+		ObjectMeta: named("of-farm"),
+		Data:       map[string][]byte{"ca.crt": around(certificatePEM(w.good.certificate)), "other": []byte(marker)},
+	})
 	h.ApplyObject(&corev1.Secret{ObjectMeta: named("client"), Type: corev1.SecretTypeTLS, Data: map[string][]byte{
 		corev1.TLSCertKey: around(certificatePEM(certificate)), corev1.TLSPrivateKeyKey: around(keyPEM(t, certificate))}})
-	h.ApplyObject(&corev1.Secret{ObjectMeta: named("broken"), Data: map[string][]byte{"ca.crt": []byte(marker), corev1.TLSCertKey: []byte(marker), corev1.TLSPrivateKeyKey: []byte(marker)}})
+	h.ApplyObject(&corev1.Secret{
+		ObjectMeta: named("broken"),
+		Data: map[string][]byte{
+			"ca.crt":                []byte(marker),
+			corev1.TLSCertKey:       []byte(marker),
+			corev1.TLSPrivateKeyKey: []byte(marker),
+		},
+	})
 	all := leaks(t, certificate)
 	at := func(i int) netip.Addr { return goodAddr(45000+i, netip.IPv4Unspecified()) }
 	for i, l := range all {
@@ -148,7 +201,13 @@ func TestMarkers(t *testing.T) {
 		h.Eventually(l.name+" to be judged", func() error {
 			is := targetOf(h.Backend(l.name), "t")
 			if endpointsAt(h, l.name)[at(i)] != state || is.Reason != l.reason {
-				return fmt.Errorf("it is %q and %s for %q, not for %q", endpointsAt(h, l.name)[at(i)], is.State, is.Reason, l.reason)
+				return fmt.Errorf(
+					"it is %q and %s for %q, not for %q",
+					endpointsAt(h, l.name)[at(i)],
+					is.State,
+					is.Reason,
+					l.reason,
+				)
 			}
 			return nil
 		})
@@ -164,7 +223,8 @@ func TestMarkers(t *testing.T) {
 	wantUnsaid(h, m.Log, string(metrics), marker, "PRIVATE KEY", "BEGIN CERTIFICATE")
 }
 
-// whispers has the nameserver say the marker beside its answers: as texts, as an alias, as what explains a failure (RFC 8914).
+// whispers has the nameserver say the marker beside its answers: as texts, as an alias, as what
+// explains a failure (RFC 8914).
 func whispers(h *harness.Test, w world) {
 	h.T.Helper()
 	text := func(name string) dnsmessage.Resource {
@@ -181,7 +241,10 @@ func whispers(h *harness.Test, w world) {
 	w.dns.tell("failed.good.example", func(r *reply, n int) {
 		silence(r, n)
 		explained := dnsmessage.OPTResource{Options: []dnsmessage.Option{{Code: 15, Data: append([]byte{0, 0}, marker...)}}}
-		r.Additionals = append(r.Additionals, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(".")}, Body: &explained})
+		r.Additionals = append(
+			r.Additionals,
+			dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(".")}, Body: &explained},
+		)
 	})
 	for _, name := range []string{"whispered", "failed"} {
 		b := newBackend(name, byName["none"])

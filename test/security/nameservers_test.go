@@ -12,14 +12,17 @@ import (
 )
 
 const (
-	// slowNames is how many names of a tenant's are answered slowly: more than there are lookups at a time.
+	// slowNames is how many names of a tenant's are answered slowly: more than there are lookups at a
+	// time.
 	slowNames = 600
-	// largeNames is how many are answered by largeAnswer addresses each, which all together nobody can publish.
+	// largeNames is how many are answered by largeAnswer addresses each, which all together nobody can
+	// publish.
 	largeNames, largeAnswer = 64, 2000
 )
 
-// TestNameservers has a tenant's nameservers take their time for more names than are looked up at a time, and answer others with more addresses than one
-// ExternalBackend may have. Others' names are resolved all the same, and the manager keeps what may be published.
+// TestNameservers has a tenant's nameservers take their time for more names than are looked up at a
+// time, and answer others with more addresses than one ExternalBackend may have. Others' names are
+// resolved all the same, and the manager keeps what may be published.
 func TestNameservers(t *testing.T) {
 	tenant, other := harness.New(t), harness.New(t)
 	w := theWorld(tenant)
@@ -28,7 +31,11 @@ func TestNameservers(t *testing.T) {
 	before := size()
 	named := func(name string, names int, how func(i int) lie) {
 		b := newBackend(name, byName["none"])
-		b.Spec.DNS = &v1alpha1.DNS{MinTTLSeconds: 1, Transport: v1alpha1.DNSTransportTCP, Nameservers: []string{w.dns.V4.String()}}
+		b.Spec.DNS = &v1alpha1.DNS{
+			MinTTLSeconds: 1,
+			Transport:     v1alpha1.DNSTransportTCP,
+			Nameservers:   []string{w.dns.V4.String()},
+		}
 		for i := range names {
 			host := fmt.Sprintf("t%d.%s.good.example", i, name)
 			w.dns.tell(host, how(i))
@@ -55,7 +62,11 @@ func TestNameservers(t *testing.T) {
 		}
 		return nil
 	}
-	tenant.Within(2*harness.Patience, "slow names to be resolved", func() error { return published(tenant, "slow", slowNames) })
+	tenant.Within(
+		2*harness.Patience,
+		"slow names to be resolved",
+		func() error { return published(tenant, "slow", slowNames) },
+	)
 	for i := range 5 {
 		b := newBackend(fmt.Sprint("other-", i), byName["none"])
 		host := b.Name + ".good.example"

@@ -32,7 +32,8 @@ const (
 // listed is why a right to list is there.
 const listed = "caches are filled by streaming watches; an API server that can't stream is asked for lists"
 
-// unused are the rights that no request shows, each with the reason why the manager has it all the same.
+// unused are the rights that no request shows, each with the reason why the manager has it all the
+// same.
 var unused = map[string]string{
 	"update externalbackends.external-backend.io/finalizers": "admission asks for it where a reference to the owner blocks its deletion, without a request of its own",
 	"update services/finalizers":                             "likewise, for slices that belong to a Service",
@@ -50,7 +51,8 @@ var unused = map[string]string{
 	"list services":                                          listed,
 }
 
-// TestRights has the manager do what it can do, and wants each right that the manifests give it to have been used, but for a reviewed few, and none to be missing.
+// TestRights has the manager do what it can do, and wants each right that the manifests give it to
+// have been used, but for a reviewed few, and none to be missing.
 func TestRights(t *testing.T) {
 	h := harness.New(t)
 	granted := grants(h)
@@ -70,12 +72,18 @@ func TestRights(t *testing.T) {
 		// How often an event comes again, and whether the API server streams, is not in our hands.
 		depends := strings.HasPrefix(right, "list ") || strings.HasPrefix(right, "patch events")
 		if !granted[right] || used[right] && !depends {
-			t.Errorf("the right to %s: granted %t, used %t; it has no place in the reviewed list", right, granted[right], used[right])
+			t.Errorf(
+				"the right to %s: granted %t, used %t; it has no place in the reviewed list",
+				right,
+				granted[right],
+				used[right],
+			)
 		}
 	}
 }
 
-// grants are the rights that roles give the manager's ServiceAccount by name, as "verb resource.group/subresource".
+// grants are the rights that roles give the manager's ServiceAccount by name, as "verb
+// resource.group/subresource".
 func grants(h *harness.Test) map[string]bool {
 	h.T.Helper()
 	out := map[string]bool{}
@@ -137,7 +145,8 @@ func right(verb, group, resource string) string {
 	return verb + " " + resource
 }
 
-// requests are the rights that the manager has used, and those that it lacked, by the audit log. Secrets and ConfigMaps are an admin's to open.
+// requests are the rights that the manager has used, and those that it lacked, by the audit log.
+// Secrets and ConfigMaps are an admin's to open.
 func requests(t *testing.T, path string) (used map[string]bool, denied []string) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -193,7 +202,8 @@ func everything(h *harness.Test) {
 	scrape(h)
 }
 
-// takeBack makes the manager's own view stale: what was written behind its back shows as a conflict, or by its absence, when it writes next.
+// takeBack makes the manager's own view stale: what was written behind its back shows as a
+// conflict, or by its absence, when it writes next.
 func takeBack(h *harness.Test) {
 	h.T.Helper()
 	h.Eventually("a slice and a Service to have changed right before the manager's write", func() error {
@@ -214,7 +224,8 @@ func takeBack(h *harness.Test) {
 	})
 }
 
-// scrape asks for metrics as somebody with a token does, whom the manager has authenticated and authorized.
+// scrape asks for metrics as somebody with a token does, whom the manager has authenticated and
+// authorized.
 func scrape(h *harness.Test) {
 	h.T.Helper()
 	path, err := h.ServiceAccountKubeconfig(h.T.Context(), lab.SystemNamespace, account)

@@ -21,14 +21,24 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// TestReferences has tenants refer to what is not theirs, and to Secrets that are no certificates. The manager asks for nothing outside of their namespaces, and tells nothing of what it reads.
+// TestReferences has tenants refer to what is not theirs, and to Secrets that are no certificates.
+// The manager asks for nothing outside of their namespaces, and tells nothing of what it reads.
 func TestReferences(t *testing.T) {
 	victim, tenant, unbound := harness.New(t), harness.New(t), harness.New(t)
 	w := theWorld(tenant)
-	data := map[string][]byte{"ca.crt": certificatePEM(w.good.certificate), corev1.TLSCertKey: []byte(marker), corev1.TLSPrivateKeyKey: []byte(marker)}
+	data := map[string][]byte{
+		"ca.crt":                certificatePEM(w.good.certificate),
+		corev1.TLSCertKey:       []byte(marker),
+		corev1.TLSPrivateKeyKey: []byte(marker),
+	}
 	for _, h := range []*harness.Test{victim, tenant} {
 		bind(h)
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "of-" + map[bool]string{true: "victim", false: "tenant"}[h == victim]}}
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: h.Namespace,
+				Name:      "of-" + map[bool]string{true: "victim", false: "tenant"}[h == victim],
+			},
+		}
 		secret.Data = data
 		if err := h.Client.Create(t.Context(), secret); err != nil {
 			t.Fatal(err)
@@ -37,7 +47,10 @@ func TestReferences(t *testing.T) {
 	https := func(h *harness.Test, name, authority, certificate string) {
 		b := newBackend(name, byName["https"])
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: goodAddr(40000, netip.IPv4Unspecified()).String()}}
-		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{ServerName: "farm.example", CACertificateRefs: []v1alpha1.CACertificateReference{{Kind: v1alpha1.CACertificateKindSecret, Name: authority}}}
+		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{
+			ServerName:        "farm.example",
+			CACertificateRefs: []v1alpha1.CACertificateReference{{Kind: v1alpha1.CACertificateKindSecret, Name: authority}},
+		}
 		if certificate != "" {
 			b.Spec.HealthCheck.TLS.ClientCertificateRef = &v1alpha1.SecretReference{Name: certificate}
 		}
@@ -57,7 +70,12 @@ func TestReferences(t *testing.T) {
 	}
 	m := tenant.StartManager("--zap-log-level=9")
 	tenant.WaitReady("own")
-	tenant.WaitCondition("no-certificate", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonInvalidRef)
+	tenant.WaitCondition(
+		"no-certificate",
+		v1alpha1.ConditionResolvedRefs,
+		metav1.ConditionFalse,
+		v1alpha1.ReasonInvalidRef,
+	)
 	tenant.WaitCondition("elsewhere", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
 	unbound.WaitCondition("unbound", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotPermitted)
 	metrics, _ := json.Marshal(m.Metrics())
@@ -87,15 +105,20 @@ func bind(h *harness.Test) {
 	h.T.Helper()
 	err := h.Client.Create(h.T.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "references"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "external-backend-reference-reader"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: lab.SystemNamespace, Name: account}},
+		RoleRef: rbacv1.RoleRef{
+			APIGroup: rbacv1.GroupName,
+			Kind:     "ClusterRole",
+			Name:     "external-backend-reference-reader",
+		},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: lab.SystemNamespace, Name: account}},
 	})
 	if err != nil {
 		h.T.Fatal(err)
 	}
 }
 
-// TestOthersServices has a tenant claim Services that are not theirs, and forge slices with our labels.
+// TestOthersServices has a tenant claim Services that are not theirs, and forge slices with our
+// labels.
 func TestOthersServices(t *testing.T) {
 	victim, tenant := harness.New(t), harness.New(t)
 	w := theWorld(tenant)
@@ -133,7 +156,8 @@ func TestOthersServices(t *testing.T) {
 	victim.WaitReady("web")
 	tenant.WaitReady("forged")
 	before := victim.Slices("web")
-	// Slices that say they are the operator's: behind a Service of the tenant's own, with an address of the cluster, and behind the name of another's.
+	// Slices that say they are the operator's: behind a Service of the tenant's own, with an address
+	// of the cluster, and behind the name of another's.
 	for name, service := range map[string]string{"forged-1": "forged", "forged-2": "web"} {
 		err := tenant.Client.Create(t.Context(), &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Namespace: tenant.Namespace, Name: name, Labels: map[string]string{
@@ -171,7 +195,8 @@ func TestOthersServices(t *testing.T) {
 	w.canaries.wantNobody(t)
 }
 
-// TestHeaders wants nothing in a spec to end a line of a request early, or to speak for the connection.
+// TestHeaders wants nothing in a spec to end a line of a request early, or to speak for the
+// connection.
 func TestHeaders(t *testing.T) {
 	h := harness.New(t)
 	for _, tc := range []struct {
@@ -195,11 +220,22 @@ func TestHeaders(t *testing.T) {
 		b := newBackend("smuggles", byName["http"])
 		b.Namespace = h.Namespace
 		tc.change(b.Spec.HealthCheck.HTTPGet)
-		if err := h.Client.Create(t.Context(), b, client.DryRunAll); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tc.field) {
+		if err := h.Client.Create(t.Context(), b, client.DryRunAll); !apierrors.IsInvalid(err) ||
+			!strings.Contains(err.Error(), tc.field) {
 			t.Errorf("%s: %v", tc.field, err)
 		}
 	}
-	names := []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE", "Trailer", "transfer-encoding", "Upgrade"}
+	names := []string{
+		"Connection",
+		"Content-Length",
+		"Keep-Alive",
+		"Proxy-Authorization",
+		"Proxy-Connection",
+		"TE",
+		"Trailer",
+		"transfer-encoding",
+		"Upgrade",
+	}
 	for i, name := range names {
 		b := newBackend(fmt.Sprint("hop-", i), byName["http"])
 		b.Spec.HealthCheck.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: name, Value: "1"}}
@@ -212,10 +248,12 @@ func TestHeaders(t *testing.T) {
 	m.Stop()
 }
 
-// crowdSize is how many ExternalBackends the crowd has; `go test ./security -run TestCrowd -crowd 300` is for a quiet machine.
+// crowdSize is how many ExternalBackends the crowd has; `go test ./security -run TestCrowd -crowd
+// 300` is for a quiet machine.
 var crowdSize = flag.Int("crowd", 20, "how many ExternalBackends of 1,024 targets TestCrowd makes")
 
-// TestCrowd: a tenant with many targets keeps nobody else from their changes, while they are made and after.
+// TestCrowd: a tenant with many targets keeps nobody else from their changes, while they are made
+// and after.
 func TestCrowd(t *testing.T) {
 	crowd, other := harness.New(t), harness.New(t)
 	const (
@@ -233,7 +271,10 @@ func TestCrowd(t *testing.T) {
 			b := newBackend(fmt.Sprint("crowd-", i), byName["none"])
 			b.Namespace = crowd.Namespace
 			for j := range each {
-				b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprint("t", j), Address: goodAddr(j+1, netip.IPv4Unspecified()).String()})
+				b.Spec.Targets = append(
+					b.Spec.Targets,
+					v1alpha1.Target{Name: fmt.Sprint("t", j), Address: goodAddr(j+1, netip.IPv4Unspecified()).String()},
+				)
 			}
 			if err := crowd.Client.Create(t.Context(), b); err != nil {
 				created <- err
@@ -256,8 +297,15 @@ func TestCrowd(t *testing.T) {
 	}
 	after := m.Metrics()
 	const heap, rss = "go_memstats_heap_inuse_bytes", "process_resident_memory_bytes"
-	t.Logf("with %d ExternalBackends of %d targets the heap has grown from %.0f to %.0f MiB, the process from %.0f to %.0f MiB",
-		*crowdSize, each, before[heap]/(1<<20), after[heap]/(1<<20), before[rss]/(1<<20), after[rss]/(1<<20))
+	t.Logf(
+		"with %d ExternalBackends of %d targets the heap has grown from %.0f to %.0f MiB, the process from %.0f to %.0f MiB",
+		*crowdSize,
+		each,
+		before[heap]/(1<<20),
+		after[heap]/(1<<20),
+		before[rss]/(1<<20),
+		after[rss]/(1<<20),
+	)
 	if after[heap] > float64(maxHeap+*crowdSize*perBackend) {
 		t.Errorf("the heap has grown to %.0f MiB", after[heap]/(1<<20))
 	}

@@ -1,7 +1,8 @@
-// Command sbom writes the software bill of materials of a Go binary to its standard output, as CycloneDX 1.6 JSON.
+// Command sbom writes the software bill of materials of a Go binary to its standard output, as
+// CycloneDX 1.6 JSON.
 //
-// It lists what the linker recorded in the binary itself, so that it can neither miss a module nor name one that
-// was not linked. The same binary always gives the same text.
+// It lists what the linker recorded in the binary itself, so that it can neither miss a module nor
+// name one that was not linked. The same binary always gives the same text.
 package main
 
 import (
@@ -37,7 +38,8 @@ func main() {
 	}
 }
 
-// run describes the binary in the named file. An empty version means the one recorded in the binary.
+// run describes the binary in the named file. An empty version means the one recorded in the
+// binary.
 func run(out io.Writer, file, version string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -86,8 +88,8 @@ type (
 	}
 )
 
-// describe lists the binary's modules and Go's standard library. Which module needs which is not recorded in a
-// binary, so that the binary is said to depend on all of them.
+// describe lists the binary's modules and Go's standard library. Which module needs which is not
+// recorded in a binary, so that the binary is said to depend on all of them.
 func describe(info *debug.BuildInfo, name string, sum [sha256.Size]byte) bom {
 	main := library(&info.Main)
 	main.Type = "application"

@@ -29,7 +29,13 @@ func TestDescribe(t *testing.T) {
 			PURL:   "pkg:golang/example.com/old@v2.0.0%2Bincompatible",
 			Hashes: []hash{{Algorithm: "SHA-256", Content: "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"}},
 		},
-		{Type: "library", Ref: "pkg:golang/example.com/fork@v0.1.1", Name: "example.com/fork", Version: "v0.1.1", PURL: "pkg:golang/example.com/fork@v0.1.1"},
+		{
+			Type:    "library",
+			Ref:     "pkg:golang/example.com/fork@v0.1.1",
+			Name:    "example.com/fork",
+			Version: "v0.1.1",
+			PURL:    "pkg:golang/example.com/fork@v0.1.1",
+		},
 	}
 	if !reflect.DeepEqual(got.Components, wantComponents) {
 		t.Errorf("components:\n got %+v\nwant %+v", got.Components, wantComponents)

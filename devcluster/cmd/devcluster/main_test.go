@@ -170,7 +170,8 @@ func TestZone(t *testing.T) {
 	expect("203.0.113.11")
 }
 
-// The cluster's shell has no network: `make install` works without one, with nothing that Go has built or loaded before.
+// The cluster's shell has no network: `make install` works without one, with nothing that Go has
+// built or loaded before.
 func TestMakeInstall(t *testing.T) {
 	c, err := devcluster.Start(t.Context(), devcluster.Options{WithoutProxy: true, WithoutDNS: true})
 	if err != nil {

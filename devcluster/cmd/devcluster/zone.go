@@ -11,8 +11,8 @@ import (
 	"github.com/external-backend/operator/devcluster"
 )
 
-// zone serves a file's records until ctx ends, and again whenever they change. It serves where the cluster's DNS
-// asks for every name outside of the cluster.
+// zone serves a file's records until ctx ends, and again whenever they change. It serves where the
+// cluster's DNS asks for every name outside of the cluster.
 func zone(ctx context.Context, origin, file string, out io.Writer) (code int, err error) {
 	ns, err := devcluster.JoinNamespace("zone", devcluster.UpstreamDNS.String())
 	if err != nil {

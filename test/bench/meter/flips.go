@@ -12,7 +12,8 @@ import (
 // flipRest is the least rest between two flips: more than what the operator coalesces within.
 const flipRest = 400 * time.Millisecond
 
-// Flippers are targets behind one listener that say "ok" to a check while they are well, and hang up when they are sick.
+// Flippers are targets behind one listener that say "ok" to a check while they are well, and hang
+// up when they are sick.
 type Flippers struct {
 	listener net.Listener
 	done     sync.WaitGroup
@@ -81,9 +82,10 @@ func (f *Flippers) lastTurn() (netip.Addr, time.Time) {
 	return f.turned, f.turnedAt
 }
 
-// Flip lets n wanted targets, one after the other, change their answer to a check, and measures from that answer to the moment when the ledger's watch has
-// delivered the slice that says so: the probe's end, the verdict (a check whose failureThreshold is 1 wants no more), the plan, the acknowledged write, and
-// the watch's own delay.
+// Flip lets n wanted targets, one after the other, change their answer to a check, and measures
+// from that answer to the moment when the ledger's watch has delivered the slice that says so: the
+// probe's end, the verdict (a check whose failureThreshold is 1 wants no more), the plan, the
+// acknowledged write, and the watch's own delay.
 func (f *Flippers) Flip(ctx context.Context, ledger *Ledger, n int, wanted func(netip.Addr) bool) (Spread, error) {
 	var took Spread
 	for range n {

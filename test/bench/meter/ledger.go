@@ -33,7 +33,11 @@ type Ledger struct {
 
 // WatchSlices begins a ledger. Close it in the end.
 func WatchSlices(ctx context.Context, c client.WithWatch) (*Ledger, error) {
-	w, err := c.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.ManagedBy})
+	w, err := c.Watch(
+		ctx,
+		&discoveryv1.EndpointSliceList{},
+		client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.ManagedBy},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +104,8 @@ func trues(m map[netip.Addr]bool) (n int) {
 	return n
 }
 
-// Await waits until the slices hold so many endpoints, of which so many serve, and says when that was seen.
+// Await waits until the slices hold so many endpoints, of which so many serve, and says when that
+// was seen.
 func (l *Ledger) Await(ctx context.Context, endpoints, serving int) (time.Time, error) {
 	var at time.Time
 	err := l.until(ctx, func() bool { at = time.Now(); return l.endpoints == endpoints && l.serving >= serving })

@@ -1,4 +1,5 @@
-// Package meter is what the benchmarks on a development cluster have in common: their frame, a watch of what is published, and how figures are told.
+// Package meter is what the benchmarks on a development cluster have in common: their frame, a
+// watch of what is published, and how figures are told.
 package meter
 
 import (
@@ -17,8 +18,9 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// Main is the whole of a benchmark's main: it builds what is missing, enters the namespaces, opens a lab whose manager is compiled as `make build` does, and
-// runs on it. The context ends with a signal.
+// Main is the whole of a benchmark's main: it builds what is missing, enters the namespaces, opens
+// a lab whose manager is compiled as `make build` does, and runs on it. The context ends with a
+// signal.
 func Main(options devcluster.Options, run func(context.Context, *lab.Lab) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -27,7 +27,8 @@ const (
 	namespace = "names"
 	zone      = "names.example"
 	patience  = 5 * time.Minute // bounds each row
-	// quiet is the least rest between two changes of a lane: more than what the operator coalesces within.
+	// quiet is the least rest between two changes of a lane: more than what the operator coalesces
+	// within.
 	quiet = 400 * time.Millisecond
 )
 
@@ -204,7 +205,8 @@ type change struct {
 // around is how far from a slow change others are looked for.
 const around = 250 * time.Millisecond
 
-// slowest tells of the slowest hundredth of the changes where the time went, and how much else was on the way.
+// slowest tells of the slowest hundredth of the changes where the time went, and how much else was
+// on the way.
 func (b *bench) slowest(changes []change) string {
 	slices.SortFunc(changes, func(x, y change) int {
 		return cmp.Compare(y.published.Sub(y.due), x.published.Sub(x.due))
@@ -218,9 +220,12 @@ func (b *bench) slowest(changes []change) string {
 				beside++
 			}
 		}
-		parts = append(parts, fmt.Sprintf("asked %s late, answered in %s, published in %s (%d questions and %d changes within %v)",
-			meter.Milliseconds(c.asked.Sub(c.due)), meter.Milliseconds(c.answered.Sub(c.asked)),
-			meter.Milliseconds(c.published.Sub(c.answered)), b.relay.askedWithin(from, to), beside, 2*around))
+		parts = append(
+			parts,
+			fmt.Sprintf("asked %s late, answered in %s, published in %s (%d questions and %d changes within %v)",
+				meter.Milliseconds(c.asked.Sub(c.due)), meter.Milliseconds(c.answered.Sub(c.asked)),
+				meter.Milliseconds(c.published.Sub(c.answered)), b.relay.askedWithin(from, to), beside, 2*around),
+		)
 	}
 	return strings.Join(parts, "; ")
 }

@@ -19,7 +19,8 @@ const (
 	maxDatagram = 4096
 )
 
-// relay stands between the operator and the nameserver on the same machine, changes nothing, and notes which answer left when.
+// relay stands between the operator and the nameserver on the same machine, changes nothing, and
+// notes which answer left when.
 type relay struct {
 	front, back net.PacketConn // to those who ask, and to the nameserver
 	nameserver  net.Addr
@@ -46,8 +47,8 @@ type answer struct {
 	ttl  time.Duration
 }
 
-// turn is a name's first answer that holds an address, when that was asked for, and until when the last answer before
-// it was good.
+// turn is a name's first answer that holds an address, when that was asked for, and until when the
+// last answer before it was good.
 type turn struct {
 	expired, asked, answered time.Time
 }

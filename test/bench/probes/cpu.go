@@ -124,7 +124,12 @@ func (c *cost) measure(ctx context.Context, t *targets, k kind, p *process) erro
 	return nil
 }
 
-func look(ctx context.Context, t *targets, k kind, p *process) (spent time.Duration, checks int64, at time.Time, err error) {
+func look(
+	ctx context.Context,
+	t *targets,
+	k kind,
+	p *process,
+) (spent time.Duration, checks int64, at time.Time, err error) {
 	if err = p.alive(); err != nil {
 		return
 	}
@@ -146,8 +151,25 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 func printCosts(r *report, costs [][3]cost) {
-	r.title("CPU time of a check, %d targets (by default %d), median of %d rounds of %v", checked, 10*checked, rounds, window)
-	r.head("check", "every", "ours, us", "HAProxy, us", "lean loop, us", "ours / HAProxy", "goal", "", "ours / lean", "checks a second: ours, HAProxy, lean")
+	r.title(
+		"CPU time of a check, %d targets (by default %d), median of %d rounds of %v",
+		checked,
+		10*checked,
+		rounds,
+		window,
+	)
+	r.head(
+		"check",
+		"every",
+		"ours, us",
+		"HAProxy, us",
+		"lean loop, us",
+		"ours / HAProxy",
+		"goal",
+		"",
+		"ours / lean",
+		"checks a second: ours, HAProxy, lean",
+	)
 	for i, k := range kinds {
 		ours, theirs, lean := &costs[i][0], &costs[i][1], &costs[i][2]
 		ratio, goal, verdict := "-", "-", ""

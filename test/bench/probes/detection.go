@@ -25,8 +25,9 @@ const (
 	deathRounds = deaths / perRound
 	deadline    = 20 * time.Second
 
-	// chance is by how much the medians of so many deaths differ once in twenty times where there is no difference: a death comes at any moment of a
-	// period, and its wait for the next check is evenly spread over 2 s.
+	// chance is by how much the medians of so many deaths differ once in twenty times where there is
+	// no difference: a death comes at any moment of a period, and its wait for the next check is
+	// evenly spread over 2 s.
 	chance = 200 * time.Millisecond
 
 	detectPeriod  = 2 * time.Second
@@ -38,14 +39,15 @@ const (
 	haproxySettles = 5 * time.Second // its servers begin as if they had failed twice
 )
 
-// The sorts of deaths. Victims are killed, and checked over TCP and over HTTP; holes get and send no packet any more.
+// The sorts of deaths. Victims are killed, and checked over TCP and over HTTP; holes get and send
+// no packet any more.
 const (
 	victims = "victims" // addresses from 0 on, by TCP
 	webs    = "webs"    // the same, by HTTP
 	holes   = "holes"   // addresses from deaths on, by TCP
 
-	// refused is no sort of its own: the victims by TCP, from the first check that came after the death. The wait for it is a matter of chance, and
-	// spread alike with whoever checks every 2 s.
+	// refused is no sort of its own: the victims by TCP, from the first check that came after the
+	// death. The wait for it is a matter of chance, and spread alike with whoever checks every 2 s.
 	refused = "refused"
 )
 
@@ -134,7 +136,8 @@ func (p *prober) heardHAProxy(line string, at time.Time) {
 	}
 }
 
-// startVictims starts a process for each of so many addresses from first on, and returns once all serve.
+// startVictims starts a process for each of so many addresses from first on, and returns once all
+// serve.
 func startVictims(ctx context.Context, namespace *devcluster.Namespace, first, n int) ([]*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -249,8 +252,15 @@ func every(step, first, n int) []int {
 	return numbers
 }
 
-// takeLives ends all victims and makes all holes, by rounds, and returns how long each prober took to tell, by group and prober.
-func takeLives(r *report, t *targets, all []*exec.Cmd, probers []*prober, seen *dials) (map[string][2]meter.Spread, error) {
+// takeLives ends all victims and makes all holes, by rounds, and returns how long each prober took
+// to tell, by group and prober.
+func takeLives(
+	r *report,
+	t *targets,
+	all []*exec.Cmd,
+	probers []*prober,
+	seen *dials,
+) (map[string][2]meter.Spread, error) {
 	took := map[string][2]meter.Spread{}
 	note := func(dead []int, died []time.Time, groups ...string) error {
 		ctx, cancel := context.WithTimeout(r.ctx, deadline)
@@ -297,8 +307,8 @@ func takeLives(r *report, t *targets, all []*exec.Cmd, probers []*prober, seen *
 	return took, nil
 }
 
-// spread ends targets one by one, evenly over a period and in any order: whatever order a prober checks them in, they die at every moment of its period.
-// It returns when each of them died.
+// spread ends targets one by one, evenly over a period and in any order: whatever order a prober
+// checks them in, they die at every moment of its period. It returns when each of them died.
 func spread(ctx context.Context, targets []int, end func(int) error) ([]time.Time, error) {
 	died := make([]time.Time, len(targets))
 	ticker := time.NewTicker(detectPeriod / time.Duration(len(targets)))

@@ -60,7 +60,11 @@ func (g group) endpoints() []probe.Endpoint {
 	list := make([]probe.Endpoint, g.Count)
 	for i := range list {
 		addr, port := meter.Address(g.First+i), g.port()
-		list[i] = probe.Endpoint{ID: probe.ID{Target: "t", Addr: addr, Port: port}, Dial: netip.AddrPortFrom(addr, port), Host: serverName}
+		list[i] = probe.Endpoint{
+			ID:   probe.ID{Target: "t", Addr: addr, Port: port},
+			Dial: netip.AddrPortFrom(addr, port),
+			Host: serverName,
+		}
 	}
 	return list
 }
@@ -73,8 +77,8 @@ type measured struct {
 	Probes         int     // of those that Gaps are of
 }
 
-// beEngine probes until its standard input ends. It says "GROUP INDEX VERDICT" when a verdict changes, and for each line that it gets, what it has measured
-// since the one before.
+// beEngine probes until its standard input ends. It says "GROUP INDEX VERDICT" when a verdict
+// changes, and for each line that it gets, what it has measured since the one before.
 func beEngine(text string) (err error) {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
@@ -84,7 +88,9 @@ func beEngine(text string) (err error) {
 	registry := prometheus.NewRegistry()
 	watcher := &watcher{verdicts: map[string][]probe.Verdict{}, first: map[string]int{}}
 	paces := newPaces(j)
-	watcher.engine = probe.New(probe.Options{Notify: watcher.notify, Permit: paces.permit(), Registerer: registry, Log: logr.Discard()})
+	watcher.engine = probe.New(
+		probe.Options{Notify: watcher.notify, Permit: paces.permit(), Registerer: registry, Log: logr.Discard()},
+	)
 	var checks []*probe.Check
 	for _, g := range j.Groups {
 		check, err := g.check(j.CA)
@@ -120,7 +126,8 @@ func beEngine(text string) (err error) {
 	return nil
 }
 
-// memoryInUse returns how many bytes of heap and stacks are live, and how many the process has once nothing more can be given back.
+// memoryInUse returns how many bytes of heap and stacks are live, and how many the process has once
+// nothing more can be given back.
 func memoryInUse() (live, resident int64) {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -213,7 +220,8 @@ func (p *paces) permit() func(types.NamespacedName, netip.AddrPort) error {
 	}
 }
 
-// take returns by how much the time from one probe of a target to its next was off, since it was called last.
+// take returns by how much the time from one probe of a target to its next was off, since it was
+// called last.
 func (p *paces) take() (meter.Spread, int) {
 	if p == nil {
 		return nil, 0
@@ -235,7 +243,8 @@ func newLateness(from prometheus.Gatherer) *lateness {
 	return &lateness{from: from, before: map[float64]uint64{}}
 }
 
-// take returns the upper bound of the bucket within which 99 of 100 probes lie that have begun since it was called last; 0 where none has.
+// take returns the upper bound of the bucket within which 99 of 100 probes lie that have begun
+// since it was called last; 0 where none has.
 func (l *lateness) take() (float64, error) {
 	families, err := l.from.Gather()
 	if err != nil {

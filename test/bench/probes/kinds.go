@@ -20,7 +20,8 @@ import (
 // serverName is the name in the targets' certificate.
 const serverName = "db.example.com"
 
-// The ports of the targets, one for each protocol; nobody listens on portRefused, and portFull resumes no session of TLS.
+// The ports of the targets, one for each protocol; nobody listens on portRefused, and portFull
+// resumes no session of TLS.
 const (
 	portTCP uint16 = 9001 + iota
 	portRefused
@@ -29,7 +30,8 @@ const (
 	portFull
 	portGRPC
 
-	// Added where victims listen, beside those who listen at every address: for us, and for HAProxy, so that it can be seen whose check comes.
+	// Added where victims listen, beside those who listen at every address: for us, and for HAProxy,
+	// so that it can be seen whose check comes.
 	ofVictim  = 100
 	ofVictim2 = 200
 )
@@ -51,20 +53,47 @@ const (
 	often  = 100 * time.Millisecond
 	seldom = time.Second // where each check is a handshake of TLS: more often, the machine is too small for both ends
 
-	// The default of periodSeconds, after which no connection is used again: it is kept to tell of a death.
+	// The default of periodSeconds, after which no connection is used again: it is kept to tell of a
+	// death.
 	byDefault = 10 * time.Second
 )
 
-// kinds are what is measured. A goal is how many times the CPU time of HAProxy's check ours may be; 0: none is set. HTTPS is kept alive at two rates: at
-// that of the full handshakes, and at that of all others, for which the goal is.
+// kinds are what is measured. A goal is how many times the CPU time of HAProxy's check ours may be;
+// 0: none is set. HTTPS is kept alive at two rates: at that of the full handshakes, and at that of
+// all others, for which the goal is.
 var kinds = []kind{
 	{name: "TCP", port: portTCP, period: often, goal: 2},
 	{name: "refused", port: portRefused, period: often},
 	{name: "HTTP, new connection", port: portHTTP, period: often, http: true},
-	{name: "HTTP, kept alive", port: portHTTP, period: often, http: true, keep: true, like: "HTTP, new connection", goal: 1.5},
+	{
+		name:   "HTTP, kept alive",
+		port:   portHTTP,
+		period: often,
+		http:   true,
+		keep:   true,
+		like:   "HTTP, new connection",
+		goal:   1.5,
+	},
 	{name: "HTTPS, full handshake", port: portFull, period: seldom, http: true, tls: true},
-	{name: "HTTPS, kept alive", port: portHTTPS, period: seldom, http: true, tls: true, keep: true, like: "HTTPS, full handshake"},
-	{name: "HTTPS, kept alive, often", port: portHTTPS, period: often, http: true, tls: true, keep: true, like: "HTTPS, full handshake", goal: 0.125},
+	{
+		name:   "HTTPS, kept alive",
+		port:   portHTTPS,
+		period: seldom,
+		http:   true,
+		tls:    true,
+		keep:   true,
+		like:   "HTTPS, full handshake",
+	},
+	{
+		name:   "HTTPS, kept alive, often",
+		port:   portHTTPS,
+		period: often,
+		http:   true,
+		tls:    true,
+		keep:   true,
+		like:   "HTTPS, full handshake",
+		goal:   0.125,
+	},
 	{name: "gRPC, kept alive (HAProxy: new connection)", port: portGRPC, period: often, grpc: true, keep: true},
 	{name: "HTTP, new connection, by default", port: portHTTP, period: byDefault, http: true},
 	{name: "HTTP, kept alive, by default", port: portHTTP, period: byDefault, http: true, keep: true},
@@ -84,14 +113,21 @@ func (k kind) count() int {
 // warmUp is the time in which a prober starts, and every target is checked once at least.
 func (k kind) warmUp() time.Duration { return k.period + 2*time.Second }
 
-// haproxy tells whether HAProxy has such a check. By default it begins all handshakes together, more
-// than the machine can do in a period.
+// haproxy tells whether HAProxy has such a check. By default it begins all handshakes together,
+// more than the machine can do in a period.
 func (k kind) haproxy() bool { return (!k.keep || k.grpc) && k.period != byDefault }
 
 // check is the kind in the engine's words.
 func (k kind) check(ca string) (*probe.Check, error) {
-	// With a shorter confirm interval the first handshakes, which are slow together, would be begun several times over.
-	c := &probe.Check{Period: k.period, Confirm: max(k.period, time.Second), Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
+	// With a shorter confirm interval the first handshakes, which are slow together, would be begun
+	// several times over.
+	c := &probe.Check{
+		Period:           k.period,
+		Confirm:          max(k.period, time.Second),
+		Timeout:          time.Second,
+		SuccessThreshold: 1,
+		FailureThreshold: 3,
+	}
 	switch {
 	case k.grpc:
 		c.GRPC = &probe.GRPC{}
@@ -126,10 +162,18 @@ func (k kind) directives(ca string) string {
 	text.WriteString("\n")
 	switch {
 	case k.grpc:
-		fmt.Fprintf(&text, "  option tcp-check\n  tcp-check connect\n  tcp-check send-binary %s\n  tcp-check expect binary %s\n",
-			hex.EncodeToString(grpcCall(1)), hex.EncodeToString([]byte(grpcServing)))
+		fmt.Fprintf(
+			&text,
+			"  option tcp-check\n  tcp-check connect\n  tcp-check send-binary %s\n  tcp-check expect binary %s\n",
+			hex.EncodeToString(grpcCall(1)),
+			hex.EncodeToString([]byte(grpcServing)),
+		)
 	case k.http:
-		fmt.Fprintf(&text, "  option httpchk\n  http-check send meth GET uri / ver HTTP/1.1 hdr Host %s\n  http-check expect status 200-399\n", serverName)
+		fmt.Fprintf(
+			&text,
+			"  option httpchk\n  http-check send meth GET uri / ver HTTP/1.1 hdr Host %s\n  http-check expect status 200-399\n",
+			serverName,
+		)
 	}
 	return text.String()
 }
@@ -137,7 +181,8 @@ func (k kind) directives(ca string) string {
 // grpcServing is the message of a gRPC health service that serves, with its prefix.
 const grpcServing = "\x00\x00\x00\x00\x02\x08\x01"
 
-// grpcCall is a call of grpc.health.v1.Health/Check, with all that goes before the first one of a connection.
+// grpcCall is a call of grpc.health.v1.Health/Check, with all that goes before the first one of a
+// connection.
 func grpcCall(stream uint32) []byte {
 	var headers bytes.Buffer
 	encoder := hpack.NewEncoder(&headers)

@@ -23,8 +23,8 @@ const (
 	leanReuse = 10 * time.Second
 )
 
-// beLean checks the targets of one group as cheaply as Go can: no verdicts, no timeouts, no bounds. It does not look whether an answer is right, only
-// whether it has come whole.
+// beLean checks the targets of one group as cheaply as Go can: no verdicts, no timeouts, no bounds.
+// It does not look whether an answer is right, only whether it has come whole.
 func beLean(text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
@@ -61,7 +61,11 @@ func leanPlain(g group, stop *atomic.Bool) error {
 	}
 	targets := make([]leanTarget, g.Count)
 	for i := range targets {
-		targets[i] = leanTarget{addr: netip.AddrPortFrom(meter.Address(g.First+i), k.port), fd: -1, due: k.period * time.Duration(i) / time.Duration(g.Count)}
+		targets[i] = leanTarget{
+			addr: netip.AddrPortFrom(meter.Address(g.First+i), k.port),
+			fd:   -1,
+			due:  k.period * time.Duration(i) / time.Duration(g.Count),
+		}
 	}
 	began, next := time.Now(), 0 // the target that is due next
 	events, in := make([]unix.EpollEvent, 512), make([]byte, 4<<10)
@@ -103,11 +107,17 @@ func (t *leanTarget) begin(k kind, epoll, index int, now time.Duration) error {
 		return err
 	}
 	t.fd, t.uses, t.dialled = fd, 0, now
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(t.addr.Port()), Addr: t.addr.Addr().As4()}); err != nil && err != unix.EINPROGRESS {
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(t.addr.Port()), Addr: t.addr.Addr().As4()}); err != nil &&
+		err != unix.EINPROGRESS {
 		t.close()
 		return nil
 	}
-	return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET, Fd: int32(index)})
+	return unix.EpollCtl(
+		epoll,
+		unix.EPOLL_CTL_ADD,
+		fd,
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET, Fd: int32(index)},
+	)
 }
 
 func (t *leanTarget) happened(k kind, events uint32, in []byte) {
@@ -189,7 +199,12 @@ func leanTLS(g group, ca string, stop *atomic.Bool) error {
 		return err
 	}
 	k := kinds[g.Kind]
-	config := &tls.Config{RootCAs: pool, ServerName: serverName, CurvePreferences: []tls.CurveID{tls.X25519}, MinVersion: tls.VersionTLS13}
+	config := &tls.Config{
+		RootCAs:          pool,
+		ServerName:       serverName,
+		CurvePreferences: []tls.CurveID{tls.X25519},
+		MinVersion:       tls.VersionTLS13,
+	}
 	errs := make(chan error, g.Count)
 	for i := range g.Count {
 		go func() {

@@ -1,6 +1,8 @@
-// Command probes measures the prober over a veth pair, beside HAProxy's health checks and beside the leanest loop that Go allows: the CPU time of a check,
-// the memory of a target between two of them, how punctual 20,000 are, how soon a death is known, and how soon it is written into a
-// slice. Targets are in a network namespace of their own. It prints tables in Markdown, and exits with 1 where a goal is missed.
+// Command probes measures the prober over a veth pair, beside HAProxy's health checks and beside
+// the leanest loop that Go allows: the CPU time of a check, the memory of a target between two of
+// them, how punctual 20,000 are, how soon a death is known, and how soon it is written into a
+// slice. Targets are in a network namespace of their own. It prints tables in Markdown, and exits
+// with 1 where a goal is missed.
 package main
 
 import (
@@ -23,7 +25,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// parts are what -only chooses among, in the order in which they run. Each opens the network that it wants.
+// parts are what -only chooses among, in the order in which they run. Each opens the network that
+// it wants.
 var parts = []struct {
 	name string
 	run  func(*report) error
@@ -35,7 +38,8 @@ var parts = []struct {
 	{"writes", writes},
 }
 
-// roles are what this program is when it starts itself again: its first argument says which, the second how.
+// roles are what this program is when it starts itself again: its first argument says which, the
+// second how.
 var roles = map[string]func(string) error{"engine": beEngine, "lean": beLean, "victim": beVictim}
 
 func main() {

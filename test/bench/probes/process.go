@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a child whose lines are read as they come. It lives until stop, or until its context ends.
+// process is a child whose lines are read as they come. It lives until stop, or until its context
+// ends.
 type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -65,7 +66,8 @@ func startRole(ctx context.Context, role string, job any, heard func(string, tim
 	return start(exec.CommandContext(ctx, self, role, string(text)), cancel, heard)
 }
 
-// startHAProxy starts HAProxy with one thread and these backends, by way of a configuration file in dir. It tells of changes of its servers.
+// startHAProxy starts HAProxy with one thread and these backends, by way of a configuration file in
+// dir. It tells of changes of its servers.
 func startHAProxy(ctx context.Context, dir, backends string, heard func(string, time.Time)) (*process, error) {
 	path, err := haproxyPath()
 	if err != nil {

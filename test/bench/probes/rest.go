@@ -66,7 +66,15 @@ func (r *report) memory(t *targets) error {
 	kept := int(min(maxKept, files.Cur*keptShare/100))
 	const kib = 1 << 10
 	r.title("Memory of a target between two checks")
-	r.head("check", "targets", "connections kept", "live heap and stacks, bytes a target", "resident, bytes a target", "goal", "")
+	r.head(
+		"check",
+		"targets",
+		"connections kept",
+		"live heap and stacks, bytes a target",
+		"resident, bytes a target",
+		"goal",
+		"",
+	)
 	for _, row := range []struct {
 		kind    string
 		targets int
@@ -77,7 +85,14 @@ func (r *report) memory(t *targets) error {
 		{"HTTPS, kept alive", kept, (1 + 32) * kib},
 		{"gRPC, kept alive (HAProxy: new connection)", kept, (1 + 8) * kib},
 	} {
-		g := group{Name: "resting", Kind: kindOf(row.kind), Count: row.targets, Confirm: 12 * time.Second, Period: time.Minute, Timeout: 10 * time.Second}
+		g := group{
+			Name:    "resting",
+			Kind:    kindOf(row.kind),
+			Count:   row.targets,
+			Confirm: 12 * time.Second,
+			Period:  time.Minute,
+			Timeout: 10 * time.Second,
+		}
 		if !kinds[g.Kind].keep {
 			g.Period = time.Hour
 		}
@@ -132,7 +147,8 @@ const (
 	paceWindow  = 10 * time.Second
 )
 
-// silentFirst is the first address of a part of the prefix whose packets the targets' namespace drops.
+// silentFirst is the first address of a part of the prefix whose packets the targets' namespace
+// drops.
 const silentFirst = 1<<16 + 1<<15 - 1
 
 // pace measures how punctual probes are, with and without targets that don't answer.
@@ -149,12 +165,30 @@ func pace(r *report) error {
 }
 
 func (r *report) pace(t *targets) error {
-	route := t.namespace.Command(r.ctx, "ip", "route", "add", "blackhole", fmt.Sprintf("%s/17", meter.Address(silentFirst)), "table", "local")
+	route := t.namespace.Command(
+		r.ctx,
+		"ip",
+		"route",
+		"add",
+		"blackhole",
+		fmt.Sprintf("%s/17", meter.Address(silentFirst)),
+		"table",
+		"local",
+	)
 	if out, err := route.CombinedOutput(); err != nil {
 		return fmt.Errorf("ip route: %w: %s", err, out)
 	}
 	r.title("Punctuality, %d targets every %v over TCP, for %v", paced, pacedPeriod, paceWindow)
-	r.head("of them black-holed", "checks of the others, a second", "their period is off by: p50", "p99", "max", "lateness of all, p99 at most", "CPU", "goal: p99 under 50 ms")
+	r.head(
+		"of them black-holed",
+		"checks of the others, a second",
+		"their period is off by: p50",
+		"p99",
+		"max",
+		"lateness of all, p99 at most",
+		"CPU",
+		"goal: p99 under 50 ms",
+	)
 	for _, dead := range []int{0, silent} {
 		groups := []group{
 			{Name: "live", Count: paced - dead},
@@ -173,9 +207,20 @@ func (r *report) pace(t *targets) error {
 		if err != nil {
 			return err
 		}
-		met := r.judge(fmt.Sprintf("punctuality with %d silent: p99 %s", dead, meter.Milliseconds(m.Gaps.At(99))), m.Gaps.At(99) < 50*time.Millisecond)
-		r.row(dead, fmt.Sprintf("%.0f", float64(m.Probes)/took.Seconds()), meter.Milliseconds(m.Gaps.At(50)), meter.Milliseconds(m.Gaps.At(99)),
-			meter.Milliseconds(m.Gaps.At(100)), fmt.Sprintf("%.1f ms", 1000*m.Late), fmt.Sprintf("%.0f %% of a core", 100*cpu.Seconds()/took.Seconds()), met)
+		met := r.judge(
+			fmt.Sprintf("punctuality with %d silent: p99 %s", dead, meter.Milliseconds(m.Gaps.At(99))),
+			m.Gaps.At(99) < 50*time.Millisecond,
+		)
+		r.row(
+			dead,
+			fmt.Sprintf("%.0f", float64(m.Probes)/took.Seconds()),
+			meter.Milliseconds(m.Gaps.At(50)),
+			meter.Milliseconds(m.Gaps.At(99)),
+			meter.Milliseconds(m.Gaps.At(100)),
+			fmt.Sprintf("%.1f ms", 1000*m.Late),
+			fmt.Sprintf("%.0f %% of a core", 100*cpu.Seconds()/took.Seconds()),
+			met,
+		)
 	}
 	return nil
 }

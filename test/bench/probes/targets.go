@@ -21,7 +21,8 @@ import (
 	"github.com/external-backend/operator/test/bench/meter"
 )
 
-// targets is a network namespace that answers on every address of the prefix, and counts what comes.
+// targets is a network namespace that answers on every address of the prefix, and counts what
+// comes.
 type targets struct {
 	namespace *devcluster.Namespace
 	listeners []io.Closer
@@ -51,7 +52,8 @@ func openTargets(id identity) (*targets, func() error, error) {
 	return t, stop, nil
 }
 
-// startTargets serves in a namespace that has the prefix. It returns what is to be closed after an error, too.
+// startTargets serves in a namespace that has the prefix. It returns what is to be closed after an
+// error, too.
 func startTargets(namespace *devcluster.Namespace, id identity) (*targets, error) {
 	t := &targets{namespace: namespace, answered: map[uint16]*atomic.Int64{}}
 	return t, errors.Join(t.serve(id), t.countDials())
@@ -109,14 +111,18 @@ func (t *targets) serveGRPC() error {
 	}
 	answered := &atomic.Int64{}
 	t.answered[portGRPC] = answered
-	server := &http.Server{Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute, ConnState: func(_ net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			t.open.Add(1)
-		case http.StateClosed:
-			t.open.Add(-1)
-		}
-	}}
+	server := &http.Server{
+		Protocols:         new(http.Protocols),
+		ReadHeaderTimeout: time.Minute,
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				t.open.Add(1)
+			case http.StateClosed:
+				t.open.Add(-1)
+			}
+		},
+	}
 	server.Protocols.SetUnencryptedHTTP2(true)
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		answered.Add(1)
@@ -145,7 +151,8 @@ var (
 	httpLastAsked  = []byte("onnection: close\r\n")
 )
 
-// answerHTTP answers requests that come one at a time and have no body, up to one that wants to be the last.
+// answerHTTP answers requests that come one at a time and have no body, up to one that wants to be
+// the last.
 func answerHTTP(c net.Conn, answered *atomic.Int64) {
 	in := make([]byte, 1<<10)
 	for have := 0; have < len(in); {
@@ -208,7 +215,8 @@ func (t *targets) dials(ctx context.Context) (map[uint16]int64, error) {
 	return dials, nil
 }
 
-// checks says how many checks of a kind have reached the targets: requests, or where none is made, connections.
+// checks says how many checks of a kind have reached the targets: requests, or where none is made,
+// connections.
 func (t *targets) checks(ctx context.Context, k kind) (int64, error) {
 	if k.http || k.grpc {
 		return t.answered[k.port].Load(), nil

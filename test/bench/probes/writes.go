@@ -42,12 +42,18 @@ var sorts = []struct {
 	check v1alpha1.HealthCheck
 	port  uint16
 }{
-	{"killed process, TCP (refused)", firstVictim, v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}, portTCP + ofVictim},
+	{
+		"killed process, TCP (refused)",
+		firstVictim,
+		v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}},
+		portTCP + ofVictim,
+	},
 	{"dropped packets, TCP (black hole)", firstHole, v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}, portTCP},
 	{"killed process, HTTP kept alive", firstWeb, v1alpha1.HealthCheck{HTTPGet: &v1alpha1.HTTPGet{}}, portHTTP + ofVictim},
 }
 
-// writes measures how soon a death is written into a slice, by the manager as `make build` compiles it.
+// writes measures how soon a death is written into a slice, by the manager as `make build` compiles
+// it.
 func writes(r *report) (err error) {
 	l, err := lab.Open(r.ctx, devcluster.Options{WithoutProxy: true, WithoutDNS: true}, false)
 	if err != nil {
@@ -106,7 +112,11 @@ func (r *report) writes(l *lab.Lab, t *targets, processes map[int]*exec.Cmd, fli
 	if err := publish(r.ctx, l, ledger); err != nil {
 		return fmt.Errorf("%w; the manager said:\n%s", err, manager.Tail())
 	}
-	r.title("From a death to the slice that says so, %d deaths of each sort, each of another ExternalBackend; and from the last failure to the slice, %d flips", published, flips)
+	r.title(
+		"From a death to the slice that says so, %d deaths of each sort, each of another ExternalBackend; and from the last failure to the slice, %d flips",
+		published,
+		flips,
+	)
 	r.head("what", "p50", "p99", "largest", "goal", "")
 	took := make([]meter.Spread, len(sorts))
 	for round := range perBackend {
@@ -125,8 +135,14 @@ func (r *report) writes(l *lab.Lab, t *targets, processes map[int]*exec.Cmd, fli
 	if err != nil {
 		return fmt.Errorf("%w; the manager said:\n%s", err, manager.Tail())
 	}
-	r.row("last failure to slice", meter.Milliseconds(flipped.At(50)), meter.Milliseconds(flipped.At(99)), meter.Milliseconds(flipped.At(100)), "p99 under 50 ms",
-		r.judge("verdict to write: p99 "+meter.Milliseconds(flipped.At(99)), flipped.At(99) < 50*time.Millisecond))
+	r.row(
+		"last failure to slice",
+		meter.Milliseconds(flipped.At(50)),
+		meter.Milliseconds(flipped.At(99)),
+		meter.Milliseconds(flipped.At(100)),
+		"p99 under 50 ms",
+		r.judge("verdict to write: p99 "+meter.Milliseconds(flipped.At(99)), flipped.At(99) < 50*time.Millisecond),
+	)
 	return nil
 }
 
@@ -144,7 +160,12 @@ func publish(ctx context.Context, l *lab.Lab, ledger *meter.Ledger) error {
 			}
 		}
 	}
-	flipCheck := v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{Expect: "ok"}, PeriodSeconds: 2, TimeoutSeconds: 1, FailureThreshold: 1}
+	flipCheck := v1alpha1.HealthCheck{
+		TCPSocket:        &v1alpha1.TCPSocket{Expect: "ok"},
+		PeriodSeconds:    2,
+		TimeoutSeconds:   1,
+		FailureThreshold: 1,
+	}
 	if err := l.Client.Create(ctx, newBackend("flips", firstFlip, flips, flipPort, flipCheck)); err != nil {
 		return err
 	}
@@ -161,13 +182,23 @@ func newBackend(name string, first, n int, port uint16, check v1alpha1.HealthChe
 	b.Spec.Ports = []v1alpha1.Port{{Name: "main", Port: int32(port), Protocol: corev1.ProtocolTCP}}
 	b.Spec.HealthCheck = &check
 	for i := range n {
-		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%d", i), Address: meter.Address(first + i).String()})
+		b.Spec.Targets = append(
+			b.Spec.Targets,
+			v1alpha1.Target{Name: fmt.Sprintf("t%d", i), Address: meter.Address(first + i).String()},
+		)
 	}
 	return b
 }
 
-// dieOnce ends one target of each ExternalBackend of a sort, and measures until the watch has delivered the slices.
-func dieOnce(ctx context.Context, t *targets, ledger *meter.Ledger, processes map[int]*exec.Cmd, sort, round int) (meter.Spread, error) {
+// dieOnce ends one target of each ExternalBackend of a sort, and measures until the watch has
+// delivered the slices.
+func dieOnce(
+	ctx context.Context,
+	t *targets,
+	ledger *meter.Ledger,
+	processes map[int]*exec.Cmd,
+	sort, round int,
+) (meter.Spread, error) {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
 	if err := sleep(ctx, time.Second+rand.N(detectPeriod)); err != nil { // at any moment of a period, and after some quiet

@@ -30,7 +30,8 @@ const (
 	perName    = 1000
 	one        = names * perName
 
-	// Long periods keep the prober's share of the CPU small; how soon a failure is detected is not what is measured here.
+	// Long periods keep the prober's share of the CPU small; how soon a failure is detected is not
+	// what is measured here.
 	periodOfMany = 120
 	periodOfOne  = 60
 
@@ -109,7 +110,10 @@ func (b *bench) close() {
 }
 
 func (b *bench) run(ctx context.Context) error {
-	fmt.Fprintln(b.table, "phase\ttime\tslice writes\tof them created\tother writes\tmanager CPU\tmanager RSS\tload average")
+	fmt.Fprintln(
+		b.table,
+		"phase\ttime\tslice writes\tof them created\tother writes\tmanager CPU\tmanager RSS\tload average",
+	)
 	steps := []struct {
 		name string
 		do   func(context.Context) (string, error)
@@ -201,7 +205,11 @@ func newBackend(name string) *v1alpha1.ExternalBackend {
 
 // check says by one answer whether a target is well.
 func check(periodSeconds int32) *v1alpha1.HealthCheck {
-	return &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{Expect: "ok"}, PeriodSeconds: periodSeconds, FailureThreshold: 1}
+	return &v1alpha1.HealthCheck{
+		TCPSocket:        &v1alpha1.TCPSocket{Expect: "ok"},
+		PeriodSeconds:    periodSeconds,
+		FailureThreshold: 1,
+	}
 }
 
 // publishMany creates the ExternalBackends of literal targets.
@@ -210,7 +218,10 @@ func (b *bench) publishMany(ctx context.Context) (string, error) {
 	for i := range backends {
 		backend := newBackend(fmt.Sprintf("many-%d", i))
 		for j := range perBackend {
-			backend.Spec.Targets = append(backend.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%d", j), Address: meter.Address(i*perBackend + j).String()})
+			backend.Spec.Targets = append(
+				backend.Spec.Targets,
+				v1alpha1.Target{Name: fmt.Sprintf("t%d", j), Address: meter.Address(i*perBackend + j).String()},
+			)
 		}
 		if err := b.lab.Client.Create(ctx, backend); err != nil {
 			return "", err
@@ -221,7 +232,8 @@ func (b *bench) publishMany(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%.1f s (%.1f s to create them)", end.Sub(start).Seconds(), created.Seconds()), err
 }
 
-// addChecks gives each of them a check, and waits until there were as many good probes as there are endpoints.
+// addChecks gives each of them a check, and waits until there were as many good probes as there are
+// endpoints.
 func (b *bench) addChecks(ctx context.Context) (string, error) {
 	start := time.Now()
 	for i := range backends {
@@ -263,12 +275,16 @@ func (b *bench) awaitProbes(ctx context.Context, n float64) error {
 	}
 }
 
-// publishOne creates the ExternalBackend of many addresses; its endpoints are published as not ready until their first verdict.
+// publishOne creates the ExternalBackend of many addresses; its endpoints are published as not
+// ready until their first verdict.
 func (b *bench) publishOne(ctx context.Context) (string, error) {
 	backend := newBackend("one")
 	backend.Spec.DNS = &v1alpha1.DNS{Nameservers: []string{b.targets.machine.At4(53).String()}}
 	for i := range names {
-		backend.Spec.Targets = append(backend.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("n%d", i), Hostname: fmt.Sprintf("n%d.%s", i, zone)})
+		backend.Spec.Targets = append(
+			backend.Spec.Targets,
+			v1alpha1.Target{Name: fmt.Sprintf("n%d", i), Hostname: fmt.Sprintf("n%d.%s", i, zone)},
+		)
 	}
 	backend.Spec.HealthCheck = check(periodOfOne)
 	start := time.Now()

@@ -27,7 +27,8 @@ import (
 // perSlice is the cap of both contenders.
 const perSlice = 100
 
-// contender brings a store from what it holds to what is wanted. prepare turns a state into the contender's own input, which is not measured.
+// contender brings a store from what it holds to what is wanted. prepare turns a state into the
+// contender's own input, which is not measured.
 type contender interface {
 	name() string
 	prepare(state)
@@ -49,7 +50,14 @@ func newOurs() *ours {
 	return &ours{
 		template: plan.SliceTemplate{
 			Namespace: "shop", Service: "orders", Backend: "orders", Max: perSlice,
-			Owner: &metav1.OwnerReference{APIVersion: "v1", Kind: "Service", Name: "orders", UID: "orders-uid", Controller: new(true), BlockOwnerDeletion: new(true)},
+			Owner: &metav1.OwnerReference{
+				APIVersion:         "v1",
+				Kind:               "Service",
+				Name:               "orders",
+				UID:                "orders-uid",
+				Controller:         new(true),
+				BlockOwnerDeletion: new(true),
+			},
 		},
 		ports: []plan.Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 	}
@@ -62,7 +70,10 @@ func (o *ours) prepare(s state) {
 	for i, b := range s {
 		// Upstream names the node of every endpoint, so we do too.
 		o.desired[i] = plan.Endpoint{
-			Target: cmp.Or(b.zone, "pool"), Addr: address(b.id), Ports: o.ports, Zone: b.zone, NodeName: "node-" + b.zone, Ready: b.ready, Serving: b.ready, Healthy: b.ready,
+			Target: cmp.Or(
+				b.zone,
+				"pool",
+			), Addr: address(b.id), Ports: o.ports, Zone: b.zone, NodeName: "node-" + b.zone, Ready: b.ready, Serving: b.ready, Healthy: b.ready,
 		}
 	}
 }
@@ -92,20 +103,32 @@ type upstream struct {
 func newUpstream() *upstream {
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	for _, zone := range []string{"", "a", "b", "c"} {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{corev1.LabelTopologyZone: zone}},
+		}
 		if err := nodes.Add(node); err != nil {
 			panic(err) // a Node has a name
 		}
 	}
 	c := &client{}
 	return &upstream{
-		reconciler: endpointslice.NewReconciler(c, corelisters.NewNodeLister(nodes), perSlice, endpointsliceutil.NewEndpointSliceTracker(), nil, nil, "endpointslice-controller.k8s.io"),
-		client:     c,
+		reconciler: endpointslice.NewReconciler(
+			c,
+			corelisters.NewNodeLister(nodes),
+			perSlice,
+			endpointsliceutil.NewEndpointSliceTracker(),
+			nil,
+			nil,
+			"endpointslice-controller.k8s.io",
+		),
+		client: c,
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders-uid"},
 			Spec: corev1.ServiceSpec{
 				ClusterIP: "10.96.0.1", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Selector: map[string]string{"app": "orders"},
-				Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(80), Protocol: corev1.ProtocolTCP}},
+				Ports: []corev1.ServicePort{
+					{Name: "http", Port: 80, TargetPort: intstr.FromInt32(80), Protocol: corev1.ProtocolTCP},
+				},
 			},
 		},
 		cache: map[backend]*corev1.Pod{},
@@ -130,8 +153,13 @@ func newPod(b backend) *corev1.Pod {
 		status = corev1.ConditionTrue
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "orders"}},
-		Spec:       corev1.PodSpec{NodeName: "node-" + b.zone},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop",
+			Name:      name,
+			UID:       types.UID(name),
+			Labels:    map[string]string{"app": "orders"},
+		},
+		Spec: corev1.PodSpec{NodeName: "node-" + b.zone},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
@@ -158,14 +186,22 @@ func (c *client) DiscoveryV1() discoveryclient.DiscoveryV1Interface { return c }
 
 func (c *client) EndpointSlices(string) discoveryclient.EndpointSliceInterface { return c }
 
-func (c *client) Create(_ context.Context, s *discoveryv1.EndpointSlice, _ metav1.CreateOptions) (*discoveryv1.EndpointSlice, error) {
+func (c *client) Create(
+	_ context.Context,
+	s *discoveryv1.EndpointSlice,
+	_ metav1.CreateOptions,
+) (*discoveryv1.EndpointSlice, error) {
 	s.Name = fmt.Sprintf("%s%05d", s.GenerateName, c.store.created)
 	s.UID = types.UID(s.Name)
 	c.store.create(s)
 	return s, nil
 }
 
-func (c *client) Update(_ context.Context, s *discoveryv1.EndpointSlice, _ metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error) {
+func (c *client) Update(
+	_ context.Context,
+	s *discoveryv1.EndpointSlice,
+	_ metav1.UpdateOptions,
+) (*discoveryv1.EndpointSlice, error) {
 	c.store.update(s)
 	return s, nil
 }

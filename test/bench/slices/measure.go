@@ -44,7 +44,8 @@ func run(c contender, t trace) result {
 	return r
 }
 
-// measure adds the processor time of the whole process, garbage collection included, and the allocations of f.
+// measure adds the processor time of the whole process, garbage collection included, and the
+// allocations of f.
 func (r *result) measure(f func()) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

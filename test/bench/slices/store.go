@@ -10,7 +10,8 @@ type store struct {
 	journal []write
 }
 
-// write is one write: what was there, nil for a creation, and what is there since, nil for a deletion.
+// write is one write: what was there, nil for a creation, and what is there since, nil for a
+// deletion.
 type write struct{ before, after *discoveryv1.EndpointSlice }
 
 func newStore() *store { return &store{at: map[string]int{}} }

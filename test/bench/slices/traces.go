@@ -24,7 +24,8 @@ func fresh(first, n int, zone string) state {
 	return s
 }
 
-// trace is a sequence of wanted states. The ground is laid before, and not measured; where there is none, every step begins with nothing.
+// trace is a sequence of wanted states. The ground is laid before, and not measured; where there is
+// none, every step begins with nothing.
 type trace struct {
 	name   string
 	ground state
@@ -44,7 +45,11 @@ func traces() []trace {
 		{"replace 5,000 by 50, oldest first, with surge", fresh(0, 5000, ""), replaceSurging(5000, 50)},
 		{"shrink 10,000 to 1,000, then 1,000 small steps", fresh(0, 10_000, ""), shrink(10_000, 1000, 1000)},
 		{"20,000 small changes around 500", fresh(0, 500, ""), wander(500, 20_000)},
-		{"one of three zones (3,000) unready and back", threeZones(1000), zoneOut(1000, func(b *backend) bool { b.ready = false; return true })},
+		{
+			"one of three zones (3,000) unready and back",
+			threeZones(1000),
+			zoneOut(1000, func(b *backend) bool { b.ready = false; return true }),
+		},
 		{"one of three zones (3,000) gone and back", threeZones(1000), zoneOut(1000, func(*backend) bool { return false })},
 		{"256 addresses, 8 replaced, 1,000 times", fresh(0, 256, ""), rotate(256, 8, 1000)},
 	}
@@ -86,7 +91,8 @@ func replaceOldest(n, by int) iter.Seq[state] {
 	}
 }
 
-// replaceRandom replaces all of n, by so many at a time, and all that replaced them again: one time over the luck of the draw is 1 %.
+// replaceRandom replaces all of n, by so many at a time, and all that replaced them again: one time
+// over the luck of the draw is 1 %.
 func replaceRandom(n, by, times int) iter.Seq[state] {
 	return func(yield func(state) bool) {
 		r, s := random(), fresh(0, n, "")
@@ -132,7 +138,8 @@ func wander(n, times int) iter.Seq[state] {
 	return func(yield func(state) bool) { small(random(), fresh(0, n, ""), n, n, times, yield) }
 }
 
-// small makes changes of one to five endpoints that keep the number around n: some leave, some come, some flip.
+// small makes changes of one to five endpoints that keep the number around n: some leave, some
+// come, some flip.
 func small(r *rand.Rand, s state, n, next, times int, yield func(state) bool) {
 	for range times {
 		s = slices.Clone(s)
@@ -162,7 +169,8 @@ func threeZones(n int) state {
 	return s
 }
 
-// zoneOut lets what happens to zone b happen, and then undoes it; keep reports whether an endpoint of the zone stays.
+// zoneOut lets what happens to zone b happen, and then undoes it; keep reports whether an endpoint
+// of the zone stays.
 func zoneOut(n int, keep func(*backend) bool) iter.Seq[state] {
 	return func(yield func(state) bool) {
 		var out state

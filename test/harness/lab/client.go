@@ -19,8 +19,8 @@ import (
 // Send sends one request over a new connection, and returns which machine has answered.
 type Send func(ctx context.Context) (string, error)
 
-// Sender sends requests from a namespace to addr, a host and port, in the way a [Server] of that network understands. The host may be
-// a name of the cluster's.
+// Sender sends requests from a namespace to addr, a host and port, in the way a [Server] of that
+// network understands. The host may be a name of the cluster's.
 func Sender(from *devcluster.Namespace, network, addr string) Send {
 	switch network {
 	case "http":
@@ -28,7 +28,13 @@ func Sender(from *devcluster.Namespace, network, addr string) Send {
 		return func(ctx context.Context) (string, error) { return get(ctx, client, "http://"+addr+"/") }
 	case "tcp":
 		return func(ctx context.Context) (string, error) {
-			return say(ctx, from, network, addr, func(conn net.Conn) (string, error) { return bufio.NewReader(conn).ReadString('\n') })
+			return say(
+				ctx,
+				from,
+				network,
+				addr,
+				func(conn net.Conn) (string, error) { return bufio.NewReader(conn).ReadString('\n') },
+			)
 		}
 	default:
 		return func(ctx context.Context) (string, error) {
@@ -41,7 +47,12 @@ func Sender(from *devcluster.Namespace, network, addr string) Send {
 	}
 }
 
-func say(ctx context.Context, from *devcluster.Namespace, network, addr string, read func(net.Conn) (string, error)) (string, error) {
+func say(
+	ctx context.Context,
+	from *devcluster.Namespace,
+	network, addr string,
+	read func(net.Conn) (string, error),
+) (string, error) {
 	conn, err := from.Dial(ctx, network, addr)
 	if err != nil {
 		return "", err
@@ -116,7 +127,8 @@ type Load struct {
 	tally Tally
 }
 
-// StartLoad sends a request per interval until ctx ends or Stop. Each has timeout. Of more than 64 in flight none is sent.
+// StartLoad sends a request per interval until ctx ends or Stop. Each has timeout. Of more than 64
+// in flight none is sent.
 func StartLoad(ctx context.Context, interval, timeout time.Duration, send Send) *Load {
 	sending, cancel := context.WithCancel(ctx)
 	l := &Load{cancel: cancel, tally: Tally{Answers: map[string]int{}}}

@@ -1,6 +1,7 @@
-// Package lab is a workbench on which the operator can be watched at work: a development cluster into which the project's own
-// manifests are applied, the real manager beside it with the rights of its own ServiceAccount, machines outside of the
-// cluster that can break in every way, and clients inside. It knows nothing of testing.
+// Package lab is a workbench on which the operator can be watched at work: a development cluster
+// into which the project's own manifests are applied, the real manager beside it with the rights of
+// its own ServiceAccount, machines outside of the cluster that can break in every way, and clients
+// inside. It knows nothing of testing.
 package lab
 
 import (
@@ -44,8 +45,9 @@ type Lab struct {
 	machines   machines
 }
 
-// Prepare builds what Open needs and is missing: the cluster's binaries for the given Kubernetes versions (none: the selected one) and, with or
-// without the race detector, the manager. It needs the network, so it comes before devcluster.Enter.
+// Prepare builds what Open needs and is missing: the cluster's binaries for the given Kubernetes
+// versions (none: the selected one) and, with or without the race detector, the manager. It needs
+// the network, so it comes before devcluster.Enter.
 func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...string) error {
 	if err := devcluster.Ensure(ctx, progress, versions...); err != nil {
 		return err
@@ -58,14 +60,16 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
 		return err
 	}
-	// Flags as those with which our own packages are compiled before: `go test -race`, or `make build`.
+	// Flags as those with which our own packages are compiled before: `go test -race`, or `make
+	// build`.
 	flag, cgo := "-trimpath", "0"
 	if race {
 		flag, cgo = "-race", "1"
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", flag, "-o", binary, "./cmd")
 	cmd.Dir = root
-	// Built beside its place, the binary is renamed into it: whoever runs the old one goes on running it.
+	// Built beside its place, the binary is renamed into it: whoever runs the old one goes on running
+	// it.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOWORK=off", "GOTMPDIR="+filepath.Dir(binary), "PWD="+root)
 	cmd.Stdout, cmd.Stderr = progress, progress
 	fmt.Fprintln(progress, "lab: build the manager, which takes a minute or two the first time")
@@ -75,8 +79,8 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	return nil
 }
 
-// Open starts a cluster and installs the operator in it, but starts no manager. race chooses which one of those that
-// Prepare has built is to be run. Close it in the end.
+// Open starts a cluster and installs the operator in it, but starts no manager. race chooses which
+// one of those that Prepare has built is to be run. Close it in the end.
 func Open(ctx context.Context, options devcluster.Options, race bool) (*Lab, error) {
 	root, err := checkout()
 	if err != nil {
@@ -96,7 +100,8 @@ func Open(ctx context.Context, options devcluster.Options, race bool) (*Lab, err
 // Close ends the cluster. Managers that still run see its API server go.
 func (l *Lab) Close() error { return l.Stop() }
 
-// install applies the manifests that `make deploy` applies, and makes the clients. Nothing runs Pods, so the Deployment stays a wish.
+// install applies the manifests that `make deploy` applies, and makes the clients. Nothing runs
+// Pods, so the Deployment stays a wish.
 func (l *Lab) install(ctx context.Context) (err error) {
 	if l.Config, err = clientcmd.BuildConfigFromFlags("", l.Kubeconfig); err != nil {
 		return err
@@ -121,9 +126,13 @@ func (l *Lab) install(ctx context.Context) (err error) {
 	return err
 }
 
-// Kubectl runs kubectl as the administrator and returns what it says; what it complains of is in the error.
+// Kubectl runs kubectl as the administrator and returns what it says; what it complains of is in
+// the error.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(l.Bin, "kubectl"), append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(
+		ctx,
+		filepath.Join(l.Bin, "kubectl"),
+		append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/external-backend/operator/devcluster"
 )
 
-// Machine is a network namespace outside of the cluster with one address of each family. Its Drop makes it, or a port of it, a black hole.
+// Machine is a network namespace outside of the cluster with one address of each family. Its Drop
+// makes it, or a port of it, a black hole.
 type Machine struct {
 	*devcluster.Namespace
 	V4, V6 netip.Addr
@@ -26,7 +27,8 @@ type machines struct {
 	last int
 }
 
-// The last octet of a machine's addresses; the cluster's own lie outside, as does whatever a test wants to give itself.
+// The last octet of a machine's addresses; the cluster's own lie outside, as does whatever a test
+// wants to give itself.
 const (
 	minMachine = 60
 	maxMachine = 250

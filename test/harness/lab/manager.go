@@ -22,7 +22,8 @@ const (
 	maxTail      = 64 << 10
 )
 
-// Manager is a process of the real manager. It has the rights of the ServiceAccount that the manifests install, no more.
+// Manager is a process of the real manager. It has the rights of the ServiceAccount that the
+// manifests install, no more.
 type Manager struct {
 	Log string // path of what it says on stderr
 
@@ -32,7 +33,8 @@ type Manager struct {
 	err           error // how it ended; to be read after exited is closed
 }
 
-// StartManager starts a manager with further flags, and returns once /readyz says 200. Several may run at a time.
+// StartManager starts a manager with further flags, and returns once /readyz says 200. Several may
+// run at a time.
 func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, error) {
 	number := int(l.managers.Add(1))
 	health, stats := loopback(20000+2*number), loopback(20001+2*number)
@@ -67,7 +69,8 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// await asks until there is an answer that is no error, which each of the manager's servers gives when it is up.
+// await asks until there is an answer that is no error, which each of the manager's servers gives
+// when it is up.
 func (m *Manager) await(ctx context.Context, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -88,7 +91,8 @@ func (m *Manager) await(ctx context.Context, url string) (string, error) {
 	}
 }
 
-// Stop asks the manager to end with SIGTERM. Any exit status but 0 is an error; a data race that was seen is one.
+// Stop asks the manager to end with SIGTERM. Any exit status but 0 is an error; a data race that
+// was seen is one.
 func (m *Manager) Stop() error {
 	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -131,7 +135,8 @@ func (m *Manager) Tail() string {
 	return string(text)
 }
 
-// Metrics are the values of all series by their text, such as `externalbackend_endpoints{name="db",namespace="shop",state="Healthy"}`.
+// Metrics are the values of all series by their text, such as
+// `externalbackend_endpoints{name="db",namespace="shop",state="Healthy"}`.
 func (m *Manager) Metrics(ctx context.Context) (map[string]float64, error) {
 	text, err := m.await(ctx, m.stats+"/metrics")
 	if err != nil {

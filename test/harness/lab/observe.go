@@ -27,7 +27,8 @@ var (
 	destination  = regexp.MustCompile(`dnat (?:ip6? )?to (\S+:\d+)|: (\S+) \. (\d+)|__(\S+)/(\d+)`)
 )
 
-// Routes are the endpoints, sorted, to which kube-proxy's rules send what comes for a Service on the node now. It knows the nftables mode.
+// Routes are the endpoints, sorted, to which kube-proxy's rules send what comes for a Service on
+// the node now. It knows the nftables mode.
 func (l *Lab) Routes(ctx context.Context, namespace, service string) ([]netip.AddrPort, error) {
 	var routes []netip.AddrPort
 	for _, family := range []string{"ip", "ip6"} {
@@ -52,8 +53,8 @@ func (l *Lab) Routes(ctx context.Context, namespace, service string) ([]netip.Ad
 	return slices.Compact(routes), nil
 }
 
-// parseDestination reads one of three forms: of a rule for a sole endpoint, of a map of several, and of the name of an endpoint's
-// chain, where nftables allows no colons.
+// parseDestination reads one of three forms: of a rule for a sole endpoint, of a map of several,
+// and of the name of an endpoint's chain, where nftables allows no colons.
 func parseDestination(match []string) (netip.AddrPort, error) {
 	if match[1] != "" {
 		return netip.ParseAddrPort(match[1])
@@ -73,7 +74,8 @@ func parseDestination(match []string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr, uint16(number)), err
 }
 
-// Write is a request of the manager's that the API server was to change something for; it may have changed nothing, or been refused.
+// Write is a request of the manager's that the API server was to change something for; it may have
+// changed nothing, or been refused.
 type Write struct {
 	Verb, Resource, Namespace, Name string // Resource: with the subresource, as in services/status
 	Code                            int    // HTTP status of the answer
@@ -94,7 +96,8 @@ func (l *Lab) CountWrites() (*Writes, error) {
 	return &Writes{path: l.AuditLog, offset: info.Size()}, nil
 }
 
-// Since are all writes since CountWrites, those of events and leases not among them, in the order in which they were answered.
+// Since are all writes since CountWrites, those of events and leases not among them, in the order
+// in which they were answered.
 func (w *Writes) Since() ([]Write, error) {
 	file, err := os.Open(w.path)
 	if err != nil {
@@ -119,13 +122,18 @@ func (w *Writes) Since() ([]Write, error) {
 			break // a line that is being written
 		}
 		o := entry.ObjectRef
-		if entry.User.Username != user || slices.Contains([]string{"get", "list", "watch"}, entry.Verb) || o.Resource == "events" || o.Resource == "leases" {
+		if entry.User.Username != user || slices.Contains([]string{"get", "list", "watch"}, entry.Verb) ||
+			o.Resource == "events" ||
+			o.Resource == "leases" {
 			continue
 		}
 		if o.Subresource != "" {
 			o.Resource += "/" + o.Subresource
 		}
-		writes = append(writes, Write{Verb: entry.Verb, Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Code: entry.ResponseStatus.Code})
+		writes = append(
+			writes,
+			Write{Verb: entry.Verb, Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Code: entry.ResponseStatus.Code},
+		)
 	}
 	return writes, lines.Err()
 }

@@ -16,7 +16,8 @@ import (
 // HealthPath is where an HTTP server answers checks.
 const HealthPath = "/healthz"
 
-// Server is a real server on one port of a machine, on all its addresses. It answers every request with the machine's name.
+// Server is a real server on one port of a machine, on all its addresses. It answers every request
+// with the machine's name.
 type Server struct {
 	machine *Machine
 	network string
@@ -55,7 +56,9 @@ func (s *Server) Start() error {
 	if s.stop != nil {
 		return nil
 	}
-	stop, err := map[string]func(string) (func(), error){"http": s.serveHTTP, "tcp": s.serveTCP, "udp": s.serveUDP}[s.network](fmt.Sprintf(":%d", s.port))
+	stop, err := map[string]func(string) (func(), error){"http": s.serveHTTP, "tcp": s.serveTCP, "udp": s.serveUDP}[s.network](
+		fmt.Sprintf(":%d", s.port),
+	)
 	if err != nil {
 		return fmt.Errorf("lab: serve on %s: %w", s.machine, err)
 	}
@@ -78,17 +81,20 @@ func (s *Server) serveHTTP(addr string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Path != HealthPath:
-			s.requests.Add(1)
-			fmt.Fprint(w, s.machine.Name())
-			return
-		case s.sick.Load():
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		s.checks.Add(1)
-	})}
+	server := &http.Server{
+		ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path != HealthPath:
+				s.requests.Add(1)
+				fmt.Fprint(w, s.machine.Name())
+				return
+			case s.sick.Load():
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			s.checks.Add(1)
+		}),
+	}
 	var done sync.WaitGroup
 	done.Go(func() { _ = server.Serve(listener) }) // ends with Close
 	return func() {

@@ -41,14 +41,17 @@ func NewAuthority() (*Authority, error) {
 	return a, err
 }
 
-// Issue signs a certificate for these names and literal addresses, at least one, which is good from an hour ago on until then. Servers and clients can use it.
+// Issue signs a certificate for these names and literal addresses, at least one, which is good from
+// an hour ago on until then. Servers and clients can use it.
 func (a *Authority) Issue(notAfter time.Time, names ...string) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return KeyPair{}, err
 	}
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: names[0]}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		Subject: pkix.Name{
+			CommonName: names[0],
+		}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {

@@ -26,7 +26,8 @@ import (
 // GRPCApplyConfiguration represents a declarative configuration of the GRPC type for use
 // with apply.
 //
-// GRPC is a call of grpc.health.v1.Health/Check. Under server-side apply it has one owner, as httpGet.
+// GRPC is a call of grpc.health.v1.Health/Check. Under server-side apply it has one owner, as
+// httpGet.
 type GRPCApplyConfiguration struct {
 	// port is a number, 1 to 65535, or the name of a port in spec.ports; absent:
 	// the first TCP port of the target.

@@ -26,8 +26,8 @@ import (
 // HTTPGetApplyConfiguration represents a declarative configuration of the HTTPGet type for use
 // with apply.
 //
-// HTTPGet is a GET whose status is judged. Redirects are not followed. Under server-side apply it has
-// one owner: of an object that loses its last field a merge makes null in place of {}.
+// HTTPGet is a GET whose status is judged. Redirects are not followed. Under server-side apply it
+// has one owner: of an object that loses its last field a merge makes null in place of {}.
 type HTTPGetApplyConfiguration struct {
 	// path is the request's path, with its query, at most 1,024 characters; default "/".
 	Path *string `json:"path,omitempty"`

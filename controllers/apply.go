@@ -82,7 +82,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			case refused(err) && r.goBack(ctx, o, m):
 				message += "; it is as it was, and this change of type is not tried again before spec.service or spec.ports changes"
 				m.crossing = crossing{service: b.Spec.Service, ports: b.Spec.Ports, why: message}
-			case o.service != nil && o.service.Spec.ExternalName == plan.Nowhere && o.service.Spec.Type != p.Write.Spec.Type:
+			case o.service != nil && o.service.Spec.ExternalName == plan.UnresolvableName && o.service.Spec.Type != p.Write.Spec.Type:
 				message += "; until it can, it leads nowhere"
 			}
 			out.fail(v1alpha1.ReasonApplyFailed, message, err)
@@ -99,7 +99,7 @@ func (r *Reconciler) ownService(ctx context.Context, b *v1alpha1.ExternalBackend
 		if o.service == nil || !o.service.DeletionTimestamp.IsZero() || r.protected(b) {
 			return
 		}
-		next := plan.OwnService(b, o.service)
+		next := plan.CorrectOwner(b, o.service)
 		if next == nil {
 			return
 		}
@@ -149,7 +149,7 @@ func (c *crossing) refused(b *v1alpha1.ExternalBackend) bool {
 // and reports whether it did.
 func (r *Reconciler) goBack(ctx context.Context, o *observation, m *memory) bool {
 	from := m.crossing.from
-	if from == nil || o.service == nil || o.service.UID != from.UID || o.service.Spec.ExternalName != plan.Nowhere {
+	if from == nil || o.service == nil || o.service.UID != from.UID || o.service.Spec.ExternalName != plan.UnresolvableName {
 		return false
 	}
 	back := o.service.DeepCopy()
@@ -369,7 +369,7 @@ func (w *sliceWriter) follow(name string) {
 	if s.DeletionTimestamp != nil {
 		return
 	}
-	held := plan.Hold(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), nil, w.memory.named, permit(w.view), permitUnnamed(w.view))
+	held := plan.FilterPublished(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), nil, w.memory.named, permit(w.view), permitUnnamed(w.view))
 	front := w.front(w.backend, w.memory)
 	template := w.template(w.backend, w.observation, w.memory, &front)
 	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), plan.OwnLabels(s)

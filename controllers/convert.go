@@ -224,7 +224,7 @@ func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
 func probeEndpoints(probes []plan.Probe) []probe.Endpoint {
 	out := make([]probe.Endpoint, len(probes))
 	for i, p := range probes {
-		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host, Seed: probe.Verdict(p.Seed)}
+		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host, Seed: probe.Verdict(p.InitialVerdict)}
 	}
 	return out
 }

@@ -48,7 +48,7 @@ type memory struct {
 	// plan is what the last plan leaves to the next one.
 	plan plan.Recall
 	// named are the addresses of the last plan and the names that led to them; nil before the first.
-	named []plan.Named
+	named []plan.NamedAddr
 	verdicts
 	// endpoints are the probes in the engine's words, as of generation.
 	endpoints  []probe.Endpoint

@@ -460,7 +460,7 @@ func (o *observation) asPermitted(b *v1alpha1.ExternalBackend) *v1alpha1.Externa
 		return b
 	}
 	b = b.DeepCopy()
-	b.Spec.Targets[0].Hostname = plan.Nowhere
+	b.Spec.Targets[0].Hostname = plan.UnresolvableName
 	return b
 }
 
@@ -561,6 +561,6 @@ func (f *front) mismatch(b *v1alpha1.ExternalBackend, c *plan.Candidates, out *o
 		out.status.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the targets' own ports, "+
 			"and learn that of port %q from DNS SRV records alone.", otherTargetPort(b))
 	case out.status.Programmed == "" && f.ZoneHints:
-		out.status.ProgrammedMessage = plan.HintsIgnored(c, f.NodeHints)
+		out.status.ProgrammedMessage = plan.ExplainIgnoredHints(c, f.NodeHints)
 	}
 }

@@ -232,7 +232,7 @@ func (o *outcome) again(now time.Time, m *memory) time.Time {
 
 // program does all that spec and observation ask for, but for status.
 func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
-	out := outcome{status: plan.StatusInput{Backend: b, Service: o.service, Before: o.status, Known: m.targets, Invalid: o.invalid, Now: r.now()}}
+	out := outcome{status: plan.StatusInput{Backend: b, Service: o.service, Previous: o.status, TargetMemory: m.targets, Invalid: o.invalid, Now: r.now()}}
 	r.ownService(ctx, b, o, m, &out)
 	if o.invalid != "" && m.valid == nil { // nobody knows any more what was valid
 		r.keepPermitted(ctx, b, o, m, &out)
@@ -259,7 +259,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 		if out.status.Programmed == v1alpha1.ReasonServiceConflict { // the cache had not shown it yet; its event does
 			return out
 		}
-	case o.service != nil && plan.OfPredecessor(b, o.service):
+	case o.service != nil && plan.BelongsToPredecessor(b, o.service):
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name), nil)
 		return out
 	case r.protected(b), o.hasSelector(b), o.ofOthers(b):
@@ -344,7 +344,7 @@ func (r *Reconciler) keepPermitted(ctx context.Context, b *v1alpha1.ExternalBack
 	if len(o.slices) > 0 {
 		m.withdrawnLabels = plan.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
 	}
-	held := plan.Hold(b, plan.Published(o.slices).Endpoints(), m.withdrawn, m.named, permit(o.view), permitUnnamed(o.view))
+	held := plan.FilterPublished(b, plan.Published(o.slices).Endpoints(), m.withdrawn, m.named, permit(o.view), permitUnnamed(o.view))
 	former := m.withdrawn
 	m.withdrawn, o.desired = held.Refused, held.Kept
 	if held.Changed || !plan.BelongTo(o.slices, plan.SliceOwner(b, o.service)) {
@@ -355,7 +355,7 @@ func (r *Reconciler) keepPermitted(ctx context.Context, b *v1alpha1.ExternalBack
 			m.withdrawn = slices.Concat(former, held.Refused) // what was to come back may not have
 		}
 	}
-	out.status.Held = &held
+	out.status.Filtered = &held
 }
 
 // publishPassthrough programs the slice that holds the target's name itself.
@@ -439,24 +439,24 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 	r.Resolver.Sync(key, r.dns(b, o, m, out), names.wanted(b, published, !m.started))
 
 	candidates := m.plan.Candidates(plan.Input{
-		Backend: b, Families: front.Families, Headless: front.Headless, Serves: front.Serves,
+		Backend: b, Families: front.Families, Headless: front.Headless, ServesPort: front.Serves,
 		Answers: names.answers(b, published, r.Resolver.Snapshot(key)), Permit: permit(o.view), Rules: o.view,
-		Published: published, Beside: slices.Concat(o.beside, m.beside), Status: o.status, Older: o.older, Younger: o.younger, Claimants: o.claimants, Probes: m.probes, Named: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Published: published, SiblingEndpoints: slices.Concat(o.beside, m.beside), Status: o.status, OlderSiblings: o.older, YoungerSiblings: o.younger, SiblingNames: o.claimants, Probes: m.probes, NamedAddrs: m.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, r.template(b, o, m, &front))
 	r.probe(b, &candidates, m)
-	m.started, m.beside, m.named, m.withdrawn = true, o.beside, candidates.Named(m.named), nil
+	m.started, m.beside, m.named, m.withdrawn = true, o.beside, candidates.NamedAddrs(m.named), nil
 
 	publication := plan.Publish(plan.PublishInput{
-		Backend: b, Published: published, State: m.verdicts.state, Tier: m.tier, NotReadyToo: front.NotReadyToo, Now: r.now(),
+		Backend: b, Published: published, State: m.verdicts.state, Tier: m.tier, PublishNotReady: front.NotReadyToo, Now: r.now(),
 	}, &candidates)
 	m.tier = new(publication.Tier) // not a part of what is much larger
 	p := slicePlan{front: front, candidates: candidates, publication: publication}
-	o.desired, p.settled = plan.HandOver(publication.Endpoints, o.handover, publication.Judged(&candidates))
+	o.desired, p.settled = plan.HandOver(publication.Endpoints, o.handover, publication.HasAllVerdicts(&candidates))
 	if o.lagging == nil {
 		p.changes = m.plan.Slices(o.desired)
 		return p
 	}
-	o.desired = candidates.BehindOldPorts(plan.OldPorts{Backend: b, Live: o.lagging, Published: published, Permit: permit(o.view)}, o.desired)
+	o.desired = candidates.WithOldPorts(plan.OldPortsInput{Backend: b, Live: o.lagging, Published: published, Permit: permit(o.view)}, o.desired)
 	p.changes = plan.Slices(r.template(b, o, m, &front), o.desired, o.slices)
 	m.plan = plan.Recall{} // the slices hold more than the candidates
 	return p

@@ -22,10 +22,10 @@ const statusPeriod = 10 * time.Second
 // report writes the status where it has changed, and tells events and metrics. It returns when a
 // status that was held back is due.
 func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory) (time.Time, error) {
-	before := out.status.Before
+	before := out.status.Previous
 	told := plan.Status(out.status)
 	status := told.Status
-	m.targets = told.Known
+	m.targets = told.TargetMemory
 	r.Metrics.status(client.ObjectKeyFromObject(b), &status)
 	out.next = earlier(out.next, told.Next)
 	notes := slices.Concat(out.notes, r.verdictNotes(b, status, out, m))

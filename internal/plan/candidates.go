@@ -85,8 +85,8 @@ func (r *Refusal) text() string {
 // a target that was given by name ("" for a literal address).
 type Permit func(name string, addr netip.Addr, ports []Port) Refusal
 
-// Named is an address that may be published, and the name that led to it.
-type Named struct {
+// NamedAddr is an address that may be published, and the name that led to it.
+type NamedAddr struct {
 	Addr netip.Addr
 	Name string
 }
@@ -106,8 +106,8 @@ type Probe struct {
 	// Host is the target's hostname; "" for a literal address. Name is what policy knows it by: the
 	// name that led to the address, an SRV record's too.
 	Host, Name string
-	// Seed is what its slice and status say of it, which is its verdict until a probe says otherwise.
-	Seed Verdict
+	// InitialVerdict is what its slice and status say of it, which is its verdict until a probe says otherwise.
+	InitialVerdict Verdict
 }
 
 // origin is where an endpoint to be comes from.
@@ -164,8 +164,8 @@ type Input struct {
 	Families Families
 	// Headless: the endpoints carry their target's name as hostname.
 	Headless bool
-	// Serves tells whether the Service has the port, by name and protocol.
-	Serves func(*v1alpha1.Port) bool
+	// ServesPort tells whether the Service has the port, by name and protocol.
+	ServesPort func(*v1alpha1.Port) bool
 	// Answers are those of the targets that are given by name, by target name. The map is the
 	// planner's to keep.
 	Answers map[string]Answer
@@ -177,17 +177,17 @@ type Input struct {
 	// said of it.
 	Published *Standing
 	Status    v1alpha1.ExternalBackendStatus
-	// Beside is what other ExternalBackends on the same Service publish, or did a moment ago: an
+	// SiblingEndpoints is what other ExternalBackends on the same Service publish, or did a moment ago: an
 	// address that passes from one to another is known to be well or not.
-	Beside []Endpoint
-	// Older and Younger are what older and younger ExternalBackends on the same Service publish.
-	Older, Younger []Endpoint
-	// Claimants name the ExternalBackend behind each address of Older and Younger, for people.
-	Claimants map[netip.Addr]string
+	SiblingEndpoints []Endpoint
+	// OlderSiblings and YoungerSiblings are what older and younger ExternalBackends on the same Service publish.
+	OlderSiblings, YoungerSiblings []Endpoint
+	// SiblingNames name the ExternalBackend behind each address of OlderSiblings and YoungerSiblings, for people.
+	SiblingNames map[netip.Addr]string
 	// Probes are those of the plan before, by which the addresses that have left since go on being
-	// probed, and Named its addresses, by which policy goes on judging them; nil after a restart.
-	Probes []Probe
-	Named  []Named
+	// probed, and NamedAddrs its addresses, by which policy goes on judging them; nil after a restart.
+	Probes     []Probe
+	NamedAddrs []NamedAddr
 	// Max is the most endpoints to publish.
 	Max int
 	Now time.Time
@@ -217,29 +217,29 @@ func (c *Candidates) id(i int) ProbeID {
 
 func (c *Candidates) probe(i int) Probe {
 	o := &c.origins[i]
-	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Name: o.name, Seed: o.seed}
+	return Probe{ID: c.id(i), Dial: netip.AddrPortFrom(c.Endpoints[i].Addr, o.probePort), Host: o.host, Name: o.name, InitialVerdict: o.seed}
 }
 
-// Named are the addresses of the endpoints that a name led to, for the next plan; never nil. Where
+// NamedAddrs are the addresses of the endpoints that a name led to, for the next plan; never nil. Where
 // they are those of the plan before, they are before itself.
-func (c *Candidates) Named(before []Named) []Named {
+func (c *Candidates) NamedAddrs(before []NamedAddr) []NamedAddr {
 	if c.again {
 		return before
 	}
 	n, same := 0, before != nil
 	for i := range c.origins {
 		if name := c.origins[i].name; name != "" {
-			same = same && n < len(before) && before[n] == Named{c.Endpoints[i].Addr, name}
+			same = same && n < len(before) && before[n] == NamedAddr{c.Endpoints[i].Addr, name}
 			n++
 		}
 	}
 	if same && n == len(before) {
 		return before
 	}
-	named := make([]Named, 0, n)
+	named := make([]NamedAddr, 0, n)
 	for i := range c.origins {
 		if name := c.origins[i].name; name != "" {
-			named = append(named, Named{c.Endpoints[i].Addr, name})
+			named = append(named, NamedAddr{c.Endpoints[i].Addr, name})
 		}
 	}
 	return named
@@ -313,7 +313,7 @@ type finder struct {
 	at []place
 	// common are the ports of targets without overrides.
 	common []Port
-	// beside is Input.Beside by address.
+	// beside is Input.SiblingEndpoints by address.
 	beside map[netip.Addr]*Endpoint
 	// states are those of the targets in Status.
 	states map[string]v1alpha1.TargetState
@@ -339,9 +339,9 @@ func newFinder(in Input) *finder {
 	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
 	f.out.Endpoints = make([]Endpoint, 0, n)
 	f.out.origins = make([]origin, 0, n)
-	f.beside = make(map[netip.Addr]*Endpoint, len(in.Beside))
-	for i := range in.Beside {
-		if e := &in.Beside[i]; f.beside[e.Addr] == nil {
+	f.beside = make(map[netip.Addr]*Endpoint, len(in.SiblingEndpoints))
+	for i := range in.SiblingEndpoints {
+		if e := &in.SiblingEndpoints[i]; f.beside[e.Addr] == nil {
 			f.beside[e.Addr] = e
 		}
 	}
@@ -394,10 +394,10 @@ func (f *finder) expand(i int) {
 // portsOf is what an endpoint of t says of ports; those without a say of their own share one list.
 func (f *finder) portsOf(t *v1alpha1.Target, srv uint16) []Port {
 	if len(t.Ports) > 0 || srv != 0 {
-		return slicePorts(f.Backend, t, f.Serves, srv)
+		return slicePorts(f.Backend, t, f.ServesPort, srv)
 	}
 	if f.common == nil {
-		f.common = slicePorts(f.Backend, t, f.Serves, 0)
+		f.common = slicePorts(f.Backend, t, f.ServesPort, 0)
 	}
 	return f.common
 }
@@ -496,7 +496,7 @@ func (f *finder) leave() {
 			continue
 		}
 		if known.targets == nil {
-			known = newLeavers(f.Backend, f.Probes, f.Named)
+			known = newLeavers(f.Backend, f.Probes, f.NamedAddrs)
 		}
 		switch ours := !p.Unread || !p.DrainUntil.IsZero() || known.remembers(p.Addr); {
 		case !ours:
@@ -557,7 +557,7 @@ func (f *finder) drain(p *Endpoint, place int32, deadline time.Time, known *leav
 		return
 	}
 	if probe, ok := known.probes[ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)}]; ok && f.Backend.Spec.HealthCheck != nil {
-		o.probePort, o.host, o.seed = probe.Dial.Port(), probe.Host, probe.Seed
+		o.probePort, o.host, o.seed = probe.Dial.Port(), probe.Host, probe.InitialVerdict
 	}
 	o.name, _ = known.name(f.Backend, p)
 	if r := f.permit(o.name, e.Addr, e.Ports, o.probePort); r.Denied && !r.KeepPublished {
@@ -577,7 +577,7 @@ type leavers struct {
 	names   map[netip.Addr]string
 }
 
-func newLeavers(b *v1alpha1.ExternalBackend, probes []Probe, named []Named) leavers {
+func newLeavers(b *v1alpha1.ExternalBackend, probes []Probe, named []NamedAddr) leavers {
 	l := leavers{targets: make(map[string]int, len(b.Spec.Targets)), probes: make(map[ProbeID]Probe, len(probes))}
 	for i := range b.Spec.Targets {
 		l.targets[b.Spec.Targets[i].Name] = i
@@ -620,7 +620,7 @@ func (l *leavers) remembers(addr netip.Addr) bool {
 func (f *finder) stillServed(ports []Port) []Port {
 	return slices.DeleteFunc(slices.Clone(ports), func(p Port) bool {
 		return !slices.ContainsFunc(f.Backend.Spec.Ports, func(s v1alpha1.Port) bool {
-			return s.Name == p.Name && cmp.Or(s.Protocol, corev1.ProtocolTCP) == p.Protocol && f.Serves(&s)
+			return s.Name == p.Name && cmp.Or(s.Protocol, corev1.ProtocolTCP) == p.Protocol && f.ServesPort(&s)
 		})
 	})
 }
@@ -679,13 +679,13 @@ type siblingClaim struct {
 // siblingClaims are the claims that win over ours, by address: an older one over all, but only over
 // what is leaving where it is leaving itself; a younger one that stays only over what is leaving.
 func (f *finder) siblingClaims() map[netip.Addr][]siblingClaim {
-	claims := make(map[netip.Addr][]siblingClaim, len(f.Older)+len(f.Younger))
-	for i := range f.Older {
-		e := &f.Older[i]
+	claims := make(map[netip.Addr][]siblingClaim, len(f.OlderSiblings)+len(f.YoungerSiblings))
+	for i := range f.OlderSiblings {
+		e := &f.OlderSiblings[i]
 		claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overLeaving: e.leaving()})
 	}
-	for i := range f.Younger {
-		if e := &f.Younger[i]; !e.leaving() {
+	for i := range f.YoungerSiblings {
+		if e := &f.YoungerSiblings[i]; !e.leaving() {
 			claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overLeaving: true})
 		}
 	}
@@ -722,7 +722,7 @@ func (f *finder) winner(e *Endpoint, o *origin, siblings []siblingClaim) string 
 	}
 	for _, c := range siblings {
 		if (!c.overLeaving || e.leaving()) && clash(c.ports, e.Ports) {
-			return fmt.Sprintf("ExternalBackend %q", f.Claimants[e.Addr])
+			return fmt.Sprintf("ExternalBackend %q", f.SiblingNames[e.Addr])
 		}
 	}
 	return ""

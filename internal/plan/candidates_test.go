@@ -22,7 +22,7 @@ func drained(published *Standing, targets ...v1alpha1.Target) Input {
 	b.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}
 	b.Spec.Targets, b.Spec.DrainSeconds = targets, new(int32(600))
 	return Input{
-		Backend: b, Families: Families{IPv4: true}, Serves: func(*v1alpha1.Port) bool { return true },
+		Backend: b, Families: Families{IPv4: true}, ServesPort: func(*v1alpha1.Port) bool { return true },
 		Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, Max: 100, Now: testNow,
 	}
 }
@@ -123,9 +123,9 @@ func TestSiblingClaims(t *testing.T) {
 			sibling[0].DrainUntil, sibling[0].Terminating = testNow.Add(time.Minute), true
 		}
 		if tt.older {
-			in.Older = sibling
+			in.OlderSiblings = sibling
 		} else {
-			in.Younger = sibling
+			in.YoungerSiblings = sibling
 		}
 		t.Run(fmt.Sprintf("ours %s, sibling %s, older: %t", tt.ours, tt.sibling, tt.older), func(t *testing.T) {
 			c := findCandidates(in)
@@ -148,24 +148,24 @@ func TestUnread(t *testing.T) {
 		target v1alpha1.Target
 		answer Answer
 		permit Permit
-		named  []Named
+		named  []NamedAddr
 		want   []string
 	}{
 		{"no answer yet", poolTarget, Answer{}, nil, nil, []string{" 203.0.113.1"}},
 		{"resolution fails", poolTarget, failed, nil, nil, []string{" 203.0.113.1"}},
-		{"a later plan", poolTarget, failed, nil, []Named{{addr, "pool.example.com"}}, []string{" 203.0.113.1"}},
+		{"a later plan", poolTarget, failed, nil, []NamedAddr{{addr, "pool.example.com"}}, []string{" 203.0.113.1"}},
 		{"the name permits it", poolTarget, failed, partners, nil, []string{" 203.0.113.1"}},
 		{"the name does not", v1alpha1.Target{Name: "pool", Hostname: "pool.example.org"}, failed, partners, nil, nil},
-		{"not there in the plan before", poolTarget, failed, nil, []Named{}, nil},
+		{"not there in the plan before", poolTarget, failed, nil, []NamedAddr{}, nil},
 		{"a disabled target", disabled, Answer{}, nil, nil, []string{" 203.0.113.1 leaves"}},
-		{"the name is somewhere else", poolTarget, elsewhere, nil, []Named{{addr, "pool.example.com"}}, []string{"pool 203.0.113.9", " 203.0.113.1 leaves"}},
+		{"the name is somewhere else", poolTarget, elsewhere, nil, []NamedAddr{{addr, "pool.example.com"}}, []string{"pool 203.0.113.9", " 203.0.113.1 leaves"}},
 		{"the name does not exist", poolTarget, Answer{Status: AnswerFailed, Reason: v1alpha1.TargetReasonNameNotFound}, nil, nil, []string{" 203.0.113.1 leaves"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			slices := inSlices(at("pool", addr.String()))
 			slices[0].Annotations = nil
 			in := drained(Published(slices), tt.target)
-			in.Answers, in.Named = map[string]Answer{"pool": tt.answer}, tt.named
+			in.Answers, in.NamedAddrs = map[string]Answer{"pool": tt.answer}, tt.named
 			if tt.permit != nil {
 				in.Permit = tt.permit
 			}
@@ -204,7 +204,7 @@ var (
 )
 
 // named plans both, and returns what stands then, and is remembered.
-func named() (endpoints []Endpoint, named []Named) {
+func named() (endpoints []Endpoint, named []NamedAddr) {
 	in := drained(standing(), poolTarget, srvTarget)
 	in.Permit = partners
 	in.Answers = map[string]Answer{
@@ -215,7 +215,7 @@ func named() (endpoints []Endpoint, named []Named) {
 		"srv": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3"), Port: 8080}}},
 	}
 	c := findCandidates(in)
-	return c.Endpoints, c.Named(nil)
+	return c.Endpoints, c.NamedAddrs(nil)
 }
 
 // TestLeavingNames: an address that was published because of its name drains as what that name led
@@ -228,23 +228,23 @@ func TestLeavingNames(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		targets []v1alpha1.Target
-		named   []Named
+		named   []NamedAddr
 		want    []string
 	}{
 		{"targets that are gone", nil, remembered, all},
 		{"targets of other names", []v1alpha1.Target{elsewhere, {Name: "new", Hostname: "new.example.com"}}, remembered, all},
 		{"a target that is literal now", []v1alpha1.Target{literal}, remembered, all},
 		{"after a restart", []v1alpha1.Target{srvTarget}, nil, all[2:]},
-		{"planned without a name", []v1alpha1.Target{poolTarget}, []Named{{Addr: netip.MustParseAddr("203.0.113.1")}}, nil},
+		{"planned without a name", []v1alpha1.Target{poolTarget}, []NamedAddr{{Addr: netip.MustParseAddr("203.0.113.1")}}, nil},
 		{"not planned before", []v1alpha1.Target{poolTarget}, remembered[1:], all[1:]},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for range 2 { // the names go from plan to plan
 				in := drained(standing(endpoints...), tt.targets...)
-				in.Permit, in.Named = partners, tt.named
+				in.Permit, in.NamedAddrs = partners, tt.named
 				c := findCandidates(in)
 				expect(t, c.Endpoints, tt.want...)
-				tt.named = c.Named(nil)
+				tt.named = c.NamedAddrs(nil)
 			}
 		})
 	}
@@ -264,7 +264,7 @@ func TestRefusedNames(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		targets []v1alpha1.Target
-		named   []Named
+		named   []NamedAddr
 		want    []string
 	}{
 		{"renamed", []v1alpha1.Target{renamed, srvTarget}, remembered, all},
@@ -275,18 +275,18 @@ func TestRefusedNames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := drained(nil, tt.targets...).Backend
-			held := Hold(b, endpoints, nil, tt.named, partners, never)
+			held := FilterPublished(b, endpoints, nil, tt.named, partners, never)
 			expect(t, held.Kept, tt.want...)
 			if n := len(held.Kept) + len(held.Refused); n != len(endpoints) || held.Changed != (len(held.Refused) > 0) {
 				t.Errorf("%+v", held)
 			}
-			if again := Hold(b, held.Kept, held.Refused, tt.named, partners, never); again.Changed ||
+			if again := FilterPublished(b, held.Kept, held.Refused, tt.named, partners, never); again.Changed ||
 				len(again.Refused) != len(held.Refused) ||
-				!maps.Equal(again.Why, held.Why) {
+				!maps.Equal(again.Reasons, held.Reasons) {
 				t.Errorf("first %+v, then %+v", held, again)
 			}
 			all := func(string, netip.Addr, []Port) Refusal { return Refusal{} }
-			back := Hold(
+			back := FilterPublished(
 				b,
 				held.Kept,
 				slices.Concat(held.Refused, held.Refused, held.Kept),
@@ -294,7 +294,7 @@ func TestRefusedNames(t *testing.T) {
 				all,
 				func(netip.Addr, []Port) Refusal { return Refusal{} },
 			)
-			if len(back.Kept) != len(endpoints) || len(back.Why) > 0 || back.Changed != held.Changed {
+			if len(back.Kept) != len(endpoints) || len(back.Reasons) > 0 || back.Changed != held.Changed {
 				t.Errorf("when all is permitted again: %+v", back)
 			}
 		})

@@ -45,8 +45,8 @@ type Publication struct {
 	Next time.Time
 }
 
-// Judged reports that no endpoint waits for its first verdict.
-func (p *Publication) Judged(c *Candidates) bool {
+// HasAllVerdicts reports that no endpoint waits for its first verdict.
+func (p *Publication) HasAllVerdicts(c *Candidates) bool {
 	for i := range c.origins {
 		if c.origins[i].probed() && p.States[i].Verdict == Unknown {
 			return false
@@ -65,9 +65,9 @@ type PublishInput struct {
 	// Tier is that of the plan before; nil at the start, when the active tier is read back from
 	// Published.
 	Tier *TierState
-	// NotReadyToo is publishNotReadyAddresses of the Service.
-	NotReadyToo bool
-	Now         time.Time
+	// PublishNotReady is publishNotReadyAddresses of the Service.
+	PublishNotReady bool
+	Now             time.Time
 }
 
 // Publish sets every candidate's conditions, by the formulas of the API:
@@ -82,7 +82,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	out.judge(in, c, tiers)
 
 	prev := in.Tier
-	restored := prev == nil || prev.Untold
+	restored := prev == nil || prev.Provisional
 	if restored {
 		prev = new(PublishedTier(in.Published.Endpoints()))
 	}
@@ -93,7 +93,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	if !look.IsZero() && (out.Next.IsZero() || look.Before(out.Next)) {
 		out.Next = look
 	}
-	out.Tier.Untold = restored && c.keeps
+	out.Tier.Provisional = restored && c.keeps
 
 	noTier := out.Tier.Active == nil
 	out.FailOpen = noTier && tiers.endpoints > 0 &&
@@ -104,7 +104,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 			continue
 		}
 		e.Serving = out.FailOpen || e.Healthy && (noTier || *out.Tier.Active == e.Tier)
-		e.Ready = in.NotReadyToo || e.Serving && !e.Terminating
+		e.Ready = in.PublishNotReady || e.Serving && !e.Terminating
 	}
 	return out
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// Held is what becomes of what stood, where there is no spec that could be acted on.
-type Held struct {
+// Filtered is what becomes of what stood, where there is no spec that could be acted on.
+type Filtered struct {
 	// Kept may stay, or come back; Refused has to go, or to stay away. Changed: they are not what
 	// stands, and what does not.
 	Kept, Refused []Endpoint
 	Changed       bool
-	// Why says of the targets of Refused why policy refuses them.
-	Why map[string]string
+	// Reasons says of the targets of Refused why policy refuses them.
+	Reasons map[string]string
 }
 
-// Hold parts what stands, and what had to go before, by what policy says now. It is for a spec that
+// FilterPublished parts what stands, and what had to go before, by what policy says now. It is for a spec that
 // can't be acted on, of which it believes the names of targets alone, and these only where no plan
 // has been made before. Of an address whose name nobody knows any more it asks unnamed, which
 // refuses what no name could allow.
-func Hold(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint, named []Named, permit Permit, unnamed func(netip.Addr, []Port) Refusal) Held {
+func FilterPublished(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint, named []NamedAddr, permit Permit, unnamed func(netip.Addr, []Port) Refusal) Filtered {
 	leaving := newLeavers(b, nil, named)
-	h := Held{Why: map[string]string{}}
+	h := Filtered{Reasons: map[string]string{}}
 	judged := make(map[netip.Addr][]*Endpoint, len(standing))
 	judge := func(e *Endpoint, stands bool) {
 		if slices.ContainsFunc(judged[e.Addr], e.same) {
@@ -47,7 +47,7 @@ func Hold(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint, named []N
 			return
 		}
 		h.Refused = append(h.Refused, *e)
-		h.Why[e.Target] = cmp.Or(h.Why[e.Target], r.text())
+		h.Reasons[e.Target] = cmp.Or(h.Reasons[e.Target], r.text())
 	}
 	for i := range standing {
 		judge(&standing[i], true)
@@ -64,13 +64,13 @@ func (e *Endpoint) same(other *Endpoint) bool {
 }
 
 // refusedTargets names the targets that policy refuses, each once; "" where there are none.
-func (h *Held) refusedTargets() string {
+func (h *Filtered) refusedTargets() string {
 	var list targetList
 	told := map[string]bool{}
 	for i := range h.Refused {
 		if target := h.Refused[i].Target; !told[target] {
 			told[target] = true
-			list.add(target, h.Why[target])
+			list.add(target, h.Reasons[target])
 		}
 	}
 	return list.String()
@@ -78,9 +78,9 @@ func (h *Held) refusedTargets() string {
 
 // held tells what stands where there is no spec to act on. What is not known stays as it was said.
 func (w *statusWriter) held() {
-	c := v1alpha1.EndpointCounts{Total: int32(len(w.Held.Kept))}
-	for i := range w.Held.Kept {
-		e := &w.Held.Kept[i]
+	c := v1alpha1.EndpointCounts{Total: int32(len(w.Filtered.Kept))}
+	for i := range w.Filtered.Kept {
+		e := &w.Filtered.Kept[i]
 		c.Ready += int32(count(e.Ready))
 		c.Healthy += int32(count(e.Healthy))
 		c.Unhealthy += int32(count(!e.Healthy))
@@ -89,7 +89,7 @@ func (w *statusWriter) held() {
 	w.out.Endpoints = &c
 	w.heldTargets()
 	denied := func(t v1alpha1.TargetStatus) bool { return t.State == v1alpha1.TargetStateDenied }
-	if refused := w.Held.refusedTargets(); refused != "" {
+	if refused := w.Filtered.refusedTargets(); refused != "" {
 		w.set(v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied, sentence("Refused by policy: %s.", refused))
 	} else if !slices.ContainsFunc(w.out.Targets, denied) { // else nobody knows any more what it was
 		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonPermitted, "No target is refused.")
@@ -99,23 +99,23 @@ func (w *statusWriter) held() {
 // heldTargets mends the targets of which policy refuses something, or refuses it no more.
 func (w *statusWriter) heldTargets() {
 	kept := map[string][]*Endpoint{}
-	for i := range w.Held.Kept {
-		e := &w.Held.Kept[i]
+	for i := range w.Filtered.Kept {
+		e := &w.Filtered.Kept[i]
 		kept[e.Target] = append(kept[e.Target], e)
 	}
-	all := slices.Clone(w.Before.Targets)
-	for name := range w.Held.Why {
+	all := slices.Clone(w.Previous.Targets)
+	for name := range w.Filtered.Reasons {
 		if name != "" && !slices.ContainsFunc(all, func(t v1alpha1.TargetStatus) bool { return t.Name == name }) {
 			all = append(all, v1alpha1.TargetStatus{Name: name})
 		}
 	}
 	for i := range all {
 		t := &all[i]
-		if w.Held.Why[t.Name] != "" || t.Reason == v1alpha1.ReasonTargetDenied && kept[t.Name] != nil {
+		if w.Filtered.Reasons[t.Name] != "" || t.Reason == v1alpha1.ReasonTargetDenied && kept[t.Name] != nil {
 			w.heldTarget(t, kept[t.Name])
 		}
 	}
-	known := len(w.Before.Targets) + int(w.Before.OmittedTargets)
+	known := len(w.Previous.Targets) + int(w.Previous.OmittedTargets)
 	w.listWorst(all)
 	w.out.OmittedTargets = max(w.out.OmittedTargets, int32(known-len(w.out.Targets)))
 }
@@ -123,7 +123,7 @@ func (w *statusWriter) heldTargets() {
 // heldTarget tells of t, as it was told last, that kept is what stands of it.
 func (w *statusWriter) heldTarget(t *v1alpha1.TargetStatus, kept []*Endpoint) {
 	before := t.State
-	t.Reason, t.Message = "", w.Held.Why[t.Name]
+	t.Reason, t.Message = "", w.Filtered.Reasons[t.Name]
 	if t.Message != "" {
 		t.Reason = v1alpha1.ReasonTargetDenied
 	}

@@ -53,37 +53,37 @@ func TestStatusOfWhatIsHeld(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		before    []v1alpha1.TargetStatus
-		held      Held
+		held      Filtered
 		want      []v1alpha1.TargetStatus
 		permitted string
 		counts    string
 	}{
 		{
-			"nothing is refused", []v1alpha1.TargetStatus{unresolved, healthy}, Held{Kept: []Endpoint{first, second}},
+			"nothing is refused", []v1alpha1.TargetStatus{unresolved, healthy}, Filtered{Kept: []Endpoint{first, second}},
 			[]v1alpha1.TargetStatus{unresolved, healthy}, permitted, "2/2 2+0",
 		},
 		{
-			"an address is refused", []v1alpha1.TargetStatus{unresolved, healthy}, Held{Kept: []Endpoint{first}, Refused: []Endpoint{second}, Why: why},
+			"an address is refused", []v1alpha1.TargetStatus{unresolved, healthy}, Filtered{Kept: []Endpoint{first}, Refused: []Endpoint{second}, Reasons: why},
 			[]v1alpha1.TargetStatus{unresolved, partly}, refused, "1/1 1+0",
 		},
 		{
-			"a target is refused", []v1alpha1.TargetStatus{unresolved, healthy}, Held{Refused: []Endpoint{first, second}, Why: why},
+			"a target is refused", []v1alpha1.TargetStatus{unresolved, healthy}, Filtered{Refused: []Endpoint{first, second}, Reasons: why},
 			[]v1alpha1.TargetStatus{unresolved, denied}, refused, "0/0 0+0",
 		},
 		{
-			"a target is refused that was not listed", []v1alpha1.TargetStatus{unresolved}, Held{Kept: []Endpoint{third}, Refused: []Endpoint{first}, Why: why},
+			"a target is refused that was not listed", []v1alpha1.TargetStatus{unresolved}, Filtered{Kept: []Endpoint{third}, Refused: []Endpoint{first}, Reasons: why},
 			[]v1alpha1.TargetStatus{unresolved, unlisted}, refused, "1/1 1+0",
 		},
 		{
-			"an address comes back", []v1alpha1.TargetStatus{unresolved, partly}, Held{Kept: []Endpoint{first, second}},
+			"an address comes back", []v1alpha1.TargetStatus{unresolved, partly}, Filtered{Kept: []Endpoint{first, second}},
 			[]v1alpha1.TargetStatus{unresolved, healthy}, permitted, "2/2 2+0",
 		},
 		{
-			"a target comes back, dead in part", []v1alpha1.TargetStatus{unresolved, denied}, Held{Kept: []Endpoint{dead, first}},
+			"a target comes back, dead in part", []v1alpha1.TargetStatus{unresolved, denied}, Filtered{Kept: []Endpoint{dead, first}},
 			[]v1alpha1.TargetStatus{unhealthy, unresolved}, permitted, "1/2 1+1",
 		},
 		{
-			"nobody knows any more what was refused", []v1alpha1.TargetStatus{unresolved, denied}, Held{Kept: []Endpoint{third}},
+			"nobody knows any more what was refused", []v1alpha1.TargetStatus{unresolved, denied}, Filtered{Kept: []Endpoint{third}},
 			[]v1alpha1.TargetStatus{unresolved, denied}, was, "1/1 1+0",
 		},
 	} {
@@ -94,7 +94,7 @@ func TestStatusOfWhatIsHeld(t *testing.T) {
 			w := statusWriter{StatusInput: StatusInput{Backend: b, Now: testNow}, out: &before}
 			w.set(v1alpha1.ConditionPermitted, "False", v1alpha1.ReasonTargetDenied, "as it was")
 			s := Status(
-				StatusInput{Backend: b, Before: before, Invalid: "spec.targets: wrong", Held: &tt.held, Now: testNow},
+				StatusInput{Backend: b, Previous: before, Invalid: "spec.targets: wrong", Filtered: &tt.held, Now: testNow},
 			).Status
 			if diff := cmp.Diff(tt.want, s.Targets); diff != "" {
 				t.Errorf("targets (-want +got):\n%s", diff)

@@ -17,7 +17,7 @@ func TestHintsIgnored(t *testing.T) {
 		{"both lack", true, []Endpoint{{Zone: "a"}, {NodeName: "n"}}, "kube-proxy will ignore all trafficDistribution hints, because some targets have no nodeName and some no zone."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := HintsIgnored(&Candidates{Endpoints: tt.of}, tt.nodes); got != tt.want {
+			if got := ExplainIgnoredHints(&Candidates{Endpoints: tt.of}, tt.nodes); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})

@@ -25,8 +25,8 @@ func lacksPort(s, other *corev1.Service) bool {
 	})
 }
 
-// OldPorts is what BehindOldPorts goes by.
-type OldPorts struct {
+// OldPortsInput is what WithOldPorts goes by.
+type OldPortsInput struct {
 	Backend *v1alpha1.ExternalBackend
 	// Live is the Service, which can't be given the ports of spec.
 	Live      *corev1.Service
@@ -34,7 +34,7 @@ type OldPorts struct {
 	Permit    Permit
 }
 
-// BehindOldPorts is what to publish while the Service can't be given the ports of spec. desired are
+// WithOldPorts is what to publish while the Service can't be given the ports of spec. desired are
 // the candidates with their conditions, behind the ports of spec. Where the Service still has ports
 // that spec has not, they are published behind the ports of the Service, too:
 //   - A port that is in spec leads where spec says.
@@ -46,7 +46,7 @@ type OldPorts struct {
 //     anybody. An endpoint for which nothing is known, or which policy refuses there, lacks the port.
 //
 // Ports that the Service is still to get are served ahead, as they are while it is written.
-func (c *Candidates) BehindOldPorts(in OldPorts, desired []Endpoint) []Endpoint {
+func (c *Candidates) WithOldPorts(in OldPortsInput, desired []Endpoint) []Endpoint {
 	next, _ := WithPorts(in.Backend, in.Live)
 	if !lacksPort(next, in.Live) {
 		return desired
@@ -69,7 +69,7 @@ func (c *Candidates) BehindOldPorts(in OldPorts, desired []Endpoint) []Endpoint 
 
 // oldPorts knows where the ports of a Service lead.
 type oldPorts struct {
-	*OldPorts
+	*OldPortsInput
 	ports []oldPort
 }
 
@@ -90,8 +90,8 @@ type oldPlace struct {
 	addr   netip.Addr
 }
 
-func newOldPorts(in *OldPorts, next *corev1.Service) *oldPorts {
-	old := &oldPorts{OldPorts: in}
+func newOldPorts(in *OldPortsInput, next *corev1.Service) *oldPorts {
+	old := &oldPorts{OldPortsInput: in}
 	for i := range in.Live.Spec.Ports {
 		l := &in.Live.Spec.Ports[i]
 		p := oldPort{name: l.Name, protocol: cmp.Or(l.Protocol, corev1.ProtocolTCP)}

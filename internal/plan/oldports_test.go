@@ -14,7 +14,7 @@ import (
 
 // While a Service can't be given the ports of spec, endpoints are published behind those that it
 // has.
-func TestBehindOldPorts(t *testing.T) {
+func TestWithOldPorts(t *testing.T) {
 	ports := func(texts ...string) (out []v1alpha1.Port) { // "name port targetPort"
 		for _, text := range texts {
 			p := v1alpha1.Port{Protocol: corev1.ProtocolTCP}
@@ -102,8 +102,8 @@ func TestBehindOldPorts(t *testing.T) {
 			}
 			candidates := findCandidates(in)
 			before := slices.Clone(candidates.Endpoints)
-			got := candidates.BehindOldPorts(
-				OldPorts{Backend: in.Backend, Live: live, Published: in.Published, Permit: in.Permit},
+			got := candidates.WithOldPorts(
+				OldPortsInput{Backend: in.Backend, Live: live, Published: in.Published, Permit: in.Permit},
 				candidates.Endpoints,
 			)
 			var texts []string

@@ -63,9 +63,9 @@ func SliceOwner(b *v1alpha1.ExternalBackend, service *corev1.Service) *metav1.Ow
 	return metav1.NewControllerRef(service, kindService)
 }
 
-// OwnService returns live with the owner references that b's deletionPolicy asks for; nil where it
+// CorrectOwner returns live with the owner references that b's deletionPolicy asks for; nil where it
 // has them, and where live is not b's.
-func OwnService(b *v1alpha1.ExternalBackend, live *corev1.Service) *corev1.Service {
+func CorrectOwner(b *v1alpha1.ExternalBackend, live *corev1.Service) *corev1.Service {
 	if b.Spec.ServiceRef != nil || !knownPolicy(b) || !Owns(b, live) {
 		return nil
 	}

@@ -73,7 +73,7 @@ type flip struct {
 	answers map[string]Answer
 	states  []ProbeState // in the order of the targets, as the engine has them
 	probes  []Probe
-	named   []Named
+	named   []NamedAddr
 	tier    *TierState
 	recall  Recall
 	writes  int
@@ -123,11 +123,11 @@ func (f *flip) plan() SliceChanges {
 	}
 	published := Published(existing)
 	c := f.recall.Candidates(Input{
-		Backend: f.backend, Families: FamiliesOf(f.service), Serves: func(p *v1alpha1.Port) bool { return ServesPort(f.service, p) },
-		Answers: f.answers, Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, Named: f.named, Max: 10000, Now: testNow,
+		Backend: f.backend, Families: FamiliesOf(f.service), ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(f.service, p) },
+		Answers: f.answers, Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, NamedAddrs: f.named, Max: 10000, Now: testNow,
 	}, SliceTemplate{Namespace: "default", Service: "shop", Backend: "shop", Max: 100})
 	f.probes, _ = c.Probes(f.probes)
-	f.named = c.Named(f.named)
+	f.named = c.NamedAddrs(f.named)
 	p := Publish(
 		PublishInput{
 			Backend:   f.backend,

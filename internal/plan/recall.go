@@ -94,14 +94,14 @@ func (r *Recall) Slices(desired []Endpoint) SliceChanges {
 
 // alone: nobody else decides what the ExternalBackend may publish. What stands beside it says
 // something only of addresses that it does not publish yet.
-func alone(in *Input) bool { return len(in.Older)+len(in.Published.elsewhere) == 0 }
+func alone(in *Input) bool { return len(in.OlderSiblings)+len(in.Published.elsewhere) == 0 }
 
 func basisOf(in *Input) *basis {
 	b := &basis{
 		generation: in.Backend.Generation, families: in.Families, headless: in.Headless, answers: in.Answers, rules: in.Rules, max: in.Max,
 	}
 	for i := range in.Backend.Spec.Ports {
-		b.serves = append(b.serves, in.Serves(&in.Backend.Spec.Ports[i]))
+		b.serves = append(b.serves, in.ServesPort(&in.Backend.Spec.Ports[i]))
 	}
 	return b
 }

@@ -79,7 +79,7 @@ type life struct {
 	recall          Recall
 	tier            *TierState
 	probes          []Probe
-	named           []Named
+	named           []NamedAddr
 	plans, recalled int64
 }
 
@@ -424,7 +424,7 @@ type planned struct {
 	Endpoints   []Endpoint
 	Notes       []TargetNotes
 	Probes      []Probe
-	Named       []Named
+	NamedAddrs  []NamedAddr
 	Publication Publication
 	Judged      bool
 	Changes     SliceChanges
@@ -434,20 +434,20 @@ type planned struct {
 func (l *life) run(r *Recall, probes []Probe, existing []*discoveryv1.EndpointSlice) (out planned, tier *TierState) {
 	published := Published(existing, l.elsewhere...)
 	c := r.Candidates(Input{
-		Backend: l.backend, Families: l.families, Headless: l.headless, Serves: func(p *v1alpha1.Port) bool { return p.Name != l.lacking }, Answers: l.answers,
+		Backend: l.backend, Families: l.families, Headless: l.headless, ServesPort: func(p *v1alpha1.Port) bool { return p.Name != l.lacking }, Answers: l.answers,
 		Permit: func(_ string, a netip.Addr, _ []Port) Refusal { return l.denied[a] }, Rules: l.rules,
-		Published: published, Beside: l.beside, Older: l.older, Probes: l.probes, Named: l.named, Max: l.limit, Now: l.now,
+		Published: published, SiblingEndpoints: l.beside, OlderSiblings: l.older, Probes: l.probes, NamedAddrs: l.named, Max: l.limit, Now: l.now,
 	}, l.template)
 	probes, _ = c.Probes(probes)
 	state := func(i int) ProbeState { return ProbeState{Verdict: l.verdicts[probes[i].ID]} }
 	p := Publish(PublishInput{Backend: l.backend, Published: published, State: state, Tier: l.tier, Now: l.now}, &c)
 	desired, _ := HandOver(p.Endpoints, l.elsewhere, true)
 	out = planned{
-		Notes:   slices.Clone(c.Notes),
-		Probes:  probes,
-		Named:   c.Named(l.named),
-		Judged:  p.Judged(&c),
-		Changes: r.Slices(desired),
+		Notes:      slices.Clone(c.Notes),
+		Probes:     probes,
+		NamedAddrs: c.NamedAddrs(l.named),
+		Judged:     p.HasAllVerdicts(&c),
+		Changes:    r.Slices(desired),
 	}
 	p.Endpoints = slices.Clone(p.Endpoints)
 	out.Endpoints, out.Publication = desired, p
@@ -478,7 +478,7 @@ func (l *life) plan() {
 	for _, p := range []*planned{&want, &got} {
 		p.Probes = append([]Probe{}, p.Probes...)
 		for i := range p.Probes {
-			p.Probes[i].Seed = Unknown // which counts for the first of its plans alone
+			p.Probes[i].InitialVerdict = Unknown // which counts for the first of its plans alone
 		}
 	}
 	if !reflect.DeepEqual(want, got) {
@@ -496,7 +496,7 @@ func (l *life) plan() {
 	if !slices.EqualFunc(before, existing, func(a, b *discoveryv1.EndpointSlice) bool { return reflect.DeepEqual(a, b) }) {
 		l.t.Error("planning changed the slices that are there")
 	}
-	l.tier, l.probes, l.named = tier, slices.Clone(got.Probes), got.Named
+	l.tier, l.probes, l.named = tier, slices.Clone(got.Probes), got.NamedAddrs
 	for _, w := range writesOf(got.Changes) {
 		switch {
 		case l.random.IntN(12) == 0: // refused
@@ -521,7 +521,7 @@ func (l *life) planAhead(existing []*discoveryv1.EndpointSlice) {
 		ahead.verdicts[id] = Verdict(l.random.IntN(3))
 	}
 	planned, _ := ahead.run(&l.recall, l.probes, existing)
-	l.probes, l.named = slices.Clone(planned.Probes), planned.Named
+	l.probes, l.named = slices.Clone(planned.Probes), planned.NamedAddrs
 }
 
 // intercept is a webhook that changes what is written.

@@ -70,7 +70,7 @@ type world struct {
 	tier     *TierState
 	recall   Recall
 	probes   []Probe
-	named    []Named
+	named    []NamedAddr
 	engine   map[ProbeID]ProbeState
 	status   v1alpha1.ExternalBackendStatus
 	known    TargetMemory
@@ -181,24 +181,24 @@ func (w *world) plan(t *testing.T) (changes SliceChanges) {
 	before := w.backend.DeepCopy()
 	c := w.recall.Candidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
-		Serves: func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
+		ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
 		Answers: maps.Clone(
 			w.answers,
-		), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, Named: w.named, Max: w.max, Now: w.now,
+		), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, NamedAddrs: w.named, Max: w.max, Now: w.now,
 	}, SliceTemplate{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
 		ZoneHints: w.service.Spec.TrafficDistribution != nil, Max: 100,
 	})
 	w.probes, _ = c.Probes(w.probes)
-	w.named = c.Named(w.named)
+	w.named = c.NamedAddrs(w.named)
 	p := Publish(
 		PublishInput{
-			Backend:     w.backend,
-			Published:   published,
-			State:       w.states(),
-			Tier:        w.tier,
-			NotReadyToo: w.service.Spec.PublishNotReadyAddresses,
-			Now:         w.now,
+			Backend:         w.backend,
+			Published:       published,
+			State:           w.states(),
+			Tier:            w.tier,
+			PublishNotReady: w.service.Spec.PublishNotReadyAddresses,
+			Now:             w.now,
 		},
 		&c,
 	)
@@ -264,7 +264,7 @@ func (w *world) states() func(int) ProbeState {
 		id := p.ID
 		state, known := w.engine[id]
 		if !known {
-			state.Verdict = p.Seed
+			state.Verdict = p.InitialVerdict
 		}
 		switch v := w.verdicts[fmt.Sprintf("%s@%s", id.Target, id.Addr)]; v {
 		case "":
@@ -289,9 +289,9 @@ func (w *world) list() []*discoveryv1.EndpointSlice {
 
 // report prints what stands and what users read, and hands status on.
 func (w *world) report(in StatusInput) {
-	in.Backend, in.Before, in.Known, in.Now = w.backend, w.status, w.known, w.now
+	in.Backend, in.Previous, in.TargetMemory, in.Now = w.backend, w.status, w.known, w.now
 	report := Status(in)
-	w.status, w.known = report.Status, report.Known
+	w.status, w.known = report.Status, report.TargetMemory
 	fmt.Fprintf(&w.out, "Service %s %s %v\n", w.status.ServiceType, w.service.Spec.ClusterIP, w.service.Spec.IPFamilies)
 	published := Published(w.list()).Endpoints()
 	slices.SortFunc(published, func(a, b Endpoint) int {

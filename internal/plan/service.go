@@ -20,9 +20,9 @@ import (
 // that others added stay.
 const AnnotationServiceKeys = "external-backend.io/service-keys"
 
-// Nowhere is a name that never resolves (RFC 6761): that of a Service on its way from ClusterIP to
+// UnresolvableName is a name that never resolves (RFC 6761): that of a Service on its way from ClusterIP to
 // Headless or back, and of an alias that may not be published.
-const Nowhere = "nowhere.invalid"
+const UnresolvableName = "nowhere.invalid"
 
 // ServicePlan is the next write that brings a Service to its spec.
 type ServicePlan struct {
@@ -49,9 +49,9 @@ func Owns(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 		(len(s.Spec.Selector) == 0 || s.Annotations[AnnotationAdopted] != "" || s.Annotations[AnnotationServiceKeys] != "")
 }
 
-// OfPredecessor tells whether s belongs to an earlier ExternalBackend of b's name, with which the
+// BelongsToPredecessor tells whether s belongs to an earlier ExternalBackend of b's name, with which the
 // garbage collector takes it.
-func OfPredecessor(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
+func BelongsToPredecessor(b *v1alpha1.ExternalBackend, s *corev1.Service) bool {
 	owner := metav1.GetControllerOf(s)
 	return owner != nil && owner.APIVersion == v1alpha1.GroupVersion.String() && owner.Kind == "ExternalBackend" && owner.Name == b.Name && owner.UID != b.UID
 }
@@ -79,7 +79,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) Servi
 	s := live.DeepCopy()
 	setService(b, s, out.Adopted || Adopted(b, live))
 	if crossesHeadless(b, live) {
-		passThroughName(s, Nowhere)
+		passThroughName(s, UnresolvableName)
 		out.HeadlessChanged = true
 	}
 	out.SelectorRemoved = len(live.Spec.Selector) > 0

@@ -141,10 +141,10 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 // others select slices by the labels of their Service.
 func ServiceLabels(b *v1alpha1.ExternalBackend) map[string]string { return plain(service(b).Labels) }
 
-// HintsIgnored tells what becomes of trafficDistribution hints where some endpoints lack what they
+// ExplainIgnoredHints tells what becomes of trafficDistribution hints where some endpoints lack what they
 // are made from; "" where all have it. kube-proxy goes by no hint of a kind that one of the
 // endpoints lacks: without nodes by zones, and without zones by none (KEP-4444, KEP-3015).
-func HintsIgnored(c *Candidates, nodes bool) string {
+func ExplainIgnoredHints(c *Candidates, nodes bool) string {
 	lacksZone, lacksNode := false, false
 	for i := range c.Endpoints {
 		lacksZone = lacksZone || c.Endpoints[i].Zone == ""

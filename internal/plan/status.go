@@ -17,10 +17,10 @@ type StatusInput struct {
 	Backend *v1alpha1.ExternalBackend
 	// Service is the one that the endpoints stand behind; nil where there is none.
 	Service *corev1.Service
-	// Before is the status written last; what is not known now stays as it says.
-	Before v1alpha1.ExternalBackendStatus
-	// Known are the targets as they were told last, those that Before omits too; nil after a restart.
-	Known TargetMemory
+	// Previous is the status written last; what is not known now stays as it says.
+	Previous v1alpha1.ExternalBackendStatus
+	// TargetMemory are the targets as they were told last, those that Previous omits too; nil after a restart.
+	TargetMemory TargetMemory
 	// Invalid says what is wrong with the spec; "" where nothing is.
 	Invalid string
 	// References tell of the Secrets and ConfigMaps that the spec names; nil where they were not read.
@@ -30,8 +30,8 @@ type StatusInput struct {
 	Nameserver, NameserverAudited string
 	// Programmed is v1alpha1.ReasonProgrammed or why it is not so, in ProgrammedMessage for people.
 	Programmed, ProgrammedMessage string
-	// Held is what stands where there is no spec to act on; nil where there is one.
-	Held *Held
+	// Filtered is what stands where there is no spec to act on; nil where there is one.
+	Filtered *Filtered
 	// Candidates and Publication are nil where none could be planned.
 	Candidates  *Candidates
 	Publication *Publication
@@ -63,8 +63,8 @@ func (in *StatusInput) serviceType() v1alpha1.ServiceType {
 // StatusReport is what Status returns.
 type StatusReport struct {
 	Status v1alpha1.ExternalBackendStatus
-	// Known is for the next StatusInput.
-	Known TargetMemory
+	// TargetMemory is for the next StatusInput.
+	TargetMemory TargetMemory
 	// Next is when time alone changes a condition; zero: never.
 	Next time.Time
 }
@@ -75,13 +75,13 @@ func Status(in StatusInput) StatusReport {
 		ObservedGeneration: in.Backend.Generation,
 		ServiceName:        ServiceName(in.Backend),
 		ServiceType:        in.serviceType(),
-		Endpoints:          in.Before.Endpoints,
-		ActiveTier:         in.Before.ActiveTier,
-		Targets:            in.Before.Targets,
-		OmittedTargets:     in.Before.OmittedTargets,
-		Conditions:         slices.Clone(in.Before.Conditions),
+		Endpoints:          in.Previous.Endpoints,
+		ActiveTier:         in.Previous.ActiveTier,
+		Targets:            in.Previous.Targets,
+		OmittedTargets:     in.Previous.OmittedTargets,
+		Conditions:         slices.Clone(in.Previous.Conditions),
 	}
-	w := statusWriter{StatusInput: in, out: &s, known: in.Known}
+	w := statusWriter{StatusInput: in, out: &s, known: in.TargetMemory}
 	if in.Candidates != nil {
 		w.count()
 		w.targets()
@@ -89,7 +89,7 @@ func Status(in StatusInput) StatusReport {
 		w.resolved()
 		w.healthy()
 	}
-	if in.Held != nil {
+	if in.Filtered != nil {
 		w.held()
 	}
 	w.accepted()
@@ -105,7 +105,7 @@ func Status(in StatusInput) StatusReport {
 	slices.SortFunc(s.Conditions, func(a, b metav1.Condition) int {
 		return cmp.Compare(slices.Index(conditionOrder, a.Type), slices.Index(conditionOrder, b.Type))
 	})
-	return StatusReport{Status: s, Known: w.known, Next: next}
+	return StatusReport{Status: s, TargetMemory: w.known, Next: next}
 }
 
 // conditionOrder is the order in which users read conditions: the sum first, then the way from spec

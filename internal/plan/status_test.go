@@ -64,7 +64,7 @@ func TestStalledAfterTwoMinutes(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			at := func(now time.Time, before v1alpha1.ExternalBackendStatus) StatusReport {
 				return statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) {
-					in.Now, in.Before = now, before
+					in.Now, in.Previous = now, before
 					switch reason {
 					case v1alpha1.ReasonInvalidSpec:
 						in.Invalid = "spec.x: Invalid value"
@@ -108,7 +108,7 @@ func TestStalledAfterTwoMinutes(t *testing.T) {
 			}
 			mended := statusOf(
 				[]ProbeState{{Verdict: Healthy}},
-				func(in *StatusInput) { in.Before = at(statusStart.Add(wait), early.Status).Status },
+				func(in *StatusInput) { in.Previous = at(statusStart.Add(wait), early.Status).Status },
 			)
 			if stalled(mended) != "" {
 				t.Errorf("mended, and still Stalled for %s", stalled(mended))
@@ -189,9 +189,9 @@ func TestTargetTransitionTimes(t *testing.T) {
 	verdicts[69].Verdict, verdicts[0].Verdict = Unhealthy, Unhealthy
 	later := func(minutes time.Duration, before StatusReport, restarted bool) StatusReport {
 		return statusOf(verdicts, func(in *StatusInput) {
-			in.Now, in.Before = statusStart.Add(minutes*time.Minute), before.Status
+			in.Now, in.Previous = statusStart.Add(minutes*time.Minute), before.Status
 			if !restarted {
-				in.Known = before.Known
+				in.TargetMemory = before.TargetMemory
 			}
 		})
 	}

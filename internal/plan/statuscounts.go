@@ -30,7 +30,7 @@ func (w *statusWriter) count() {
 	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
 	w.out.Endpoints = &c
 	w.out.ActiveTier = w.Publication.Tier.Active
-	if w.Publication.Tier.Unjudged && w.Before.ActiveTier == nil && w.Before.ObservedGeneration == w.Backend.Generation {
+	if w.Publication.Tier.Presumed && w.Previous.ActiveTier == nil && w.Previous.ObservedGeneration == w.Backend.Generation {
 		w.out.ActiveTier = nil // after a restart what was said holds until there is a verdict, or an answer
 	}
 }

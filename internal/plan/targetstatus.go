@@ -106,17 +106,17 @@ func (w *statusWriter) listWorst(all []v1alpha1.TargetStatus) {
 // transitions tells since when each target has been in its state. What was known of it before is in
 // Known, after a restart in the status written last.
 func (w *statusWriter) transitions(all []v1alpha1.TargetStatus) {
-	before := w.Known
+	before := w.TargetMemory
 	if before == nil {
-		before = make(TargetMemory, len(w.Before.Targets))
-		for i := range w.Before.Targets {
-			if t := &w.Before.Targets[i]; t.LastTransitionTime != nil {
+		before = make(TargetMemory, len(w.Previous.Targets))
+		for i := range w.Previous.Targets {
+			if t := &w.Previous.Targets[i]; t.LastTransitionTime != nil {
 				before[t.Name] = TargetSince{State: t.State, Time: *t.LastTransitionTime}
 			}
 		}
 	}
 	// After a restart nothing is known of the targets that status omitted.
-	unsure := w.Known == nil && w.Before.OmittedTargets > 0
+	unsure := w.TargetMemory == nil && w.Previous.OmittedTargets > 0
 	now := metav1.NewTime(w.Now).Rfc3339Copy()
 	w.known = make(TargetMemory, len(all))
 	for i := range all {
@@ -207,8 +207,8 @@ func (w *statusWriter) targetState(t *v1alpha1.Target, notes *TargetNotes, sum *
 // after a restart has no reason of its own: what status said last holds.
 func (w *statusWriter) unhealthyReason(sum *targetEndpoints, out *v1alpha1.TargetStatus) {
 	if sum.worst.Reason == "" {
-		for i := range w.Before.Targets {
-			if t := &w.Before.Targets[i]; t.Name == out.Name && t.Health == v1alpha1.TargetHealthUnhealthy {
+		for i := range w.Previous.Targets {
+			if t := &w.Previous.Targets[i]; t.Name == out.Name && t.Health == v1alpha1.TargetHealthUnhealthy {
 				out.Reason, out.Message = t.Reason, t.Message
 			}
 		}
@@ -328,11 +328,11 @@ func capitalized(s string) string {
 // stillUnresolved is the word for what was wrong with a name before a restart: it holds, as the
 // condition NamesResolved does, until there is an answer.
 func (w *statusWriter) stillUnresolved(target string, n *TargetNotes) (reason, message string) {
-	if n.Answer.Status != AnswerPending || w.Before.ObservedGeneration != w.Backend.Generation {
+	if n.Answer.Status != AnswerPending || w.Previous.ObservedGeneration != w.Backend.Generation {
 		return "", ""
 	}
-	for i := range w.Before.Targets {
-		if t := &w.Before.Targets[i]; t.Name == target && slices.Contains(resolutionReasons, t.Reason) {
+	for i := range w.Previous.Targets {
+		if t := &w.Previous.Targets[i]; t.Name == target && slices.Contains(resolutionReasons, t.Reason) {
 			return t.Reason, t.Message
 		}
 	}

@@ -36,11 +36,11 @@ type TierState struct {
 	// None: there are endpoints, all judged, and no tier qualifies. Read back after a restart, with
 	// Active: one of the two holds.
 	None bool
-	// Unjudged: Active is only the first that may qualify once it has been judged.
-	Unjudged bool
-	// Untold: some of what is published can't be told yet whose it is, so that the next choice reads
+	// Presumed: Active is only the first that may qualify once it has been judged.
+	Presumed bool
+	// Provisional: some of what is published can't be told yet whose it is, so that the next choice reads
 	// Active and None back again.
-	Untold bool
+	Provisional bool
 	// Since tells from when on each tier that qualifies has done so without a break. It is held in
 	// memory alone: a restart starts it anew, which can only lengthen a delay.
 	Since map[int32]time.Time
@@ -129,7 +129,7 @@ func (f Failover) await(tiers []Tier, prev TierState, next *TierState) {
 	case prev.None && (prev.Active == nil || *prev.Active != first):
 		next.None = true
 	default:
-		next.Active, next.Unjudged = new(first), true
+		next.Active, next.Presumed = new(first), true
 	}
 }
 

@@ -266,11 +266,8 @@ func TestNameserver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ns.StartDNS(
-		t.Context(),
-		map[string]string{"example.com": "db 5 A 192.0.2.1"},
-		"broken.test {\n\ttemplate ANY ANY {\n\t\trcode SERVFAIL\n\t}\n}\n",
-	)
+	s, err := ns.StartDNS(t.Context(), map[string]string{"example.com": "db 5 A 192.0.2.1"},
+		"broken.test {\n\ttemplate ANY ANY {\n\t\trcode SERVFAIL\n\t}\n}\n")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,29 +48,18 @@ func TestServiceRefusals(t *testing.T) {
 	field := func(field, value string) mutation { return set("spec.service."+field, value) }
 	typed := func(name string, ms ...mutation) mutation { return all(append(ms, field("type", name))...) }
 	externalName := all(field("type", "ExternalName"), set("spec.targets", "[{name: db, hostname: db.example.com}]"))
-	onNodes := set(
-		"spec.targets",
-		"[{name: a, address: 203.0.113.1, nodeName: node-a}, {name: b, hostname: b.example.com, nodeName: node-b}]",
-	)
+	onNodes := set("spec.targets",
+		"[{name: a, address: 203.0.113.1, nodeName: node-a}, {name: b, hostname: b.example.com, nodeName: node-b}]")
 	refusals(t, baseBackend, []refusal{
 		{"absent", unset("spec.service"), nil},
 		{"serviceRef alone", all(unset("spec.service"), set("spec.serviceRef.name", "orders")), nil},
 		{"serviceRef that begins with a digit", all(unset("spec.service"), text("spec.serviceRef.name", "1st")), nil},
-		{
-			"serviceRef beside service",
-			set("spec.serviceRef.name", "orders"),
-			[]string{"spec.serviceRef: Invalid", "at most one of service and serviceRef"},
-		},
-		{
-			"serviceRef without a name",
-			all(unset("spec.service"), set("spec.serviceRef", "{}")),
-			[]string{"spec.serviceRef.name: Required"},
-		},
-		{
-			"serviceRef in upper case",
-			all(unset("spec.service"), set("spec.serviceRef.name", "Orders")),
-			[]string{"spec.serviceRef.name: Invalid"},
-		},
+		{"serviceRef beside service", set("spec.serviceRef.name", "orders"),
+			[]string{"spec.serviceRef: Invalid", "at most one of service and serviceRef"}},
+		{"serviceRef without a name", all(unset("spec.service"), set("spec.serviceRef", "{}")),
+			[]string{"spec.serviceRef.name: Required"}},
+		{"serviceRef in upper case", all(unset("spec.service"), set("spec.serviceRef.name", "Orders")),
+			[]string{"spec.serviceRef.name: Invalid"}},
 
 		{"name", field("name", "other"), nil},
 		{"empty name", text("spec.service.name", ""), []string{"spec.service.name: Invalid"}},
@@ -91,200 +80,108 @@ func TestServiceRefusals(t *testing.T) {
 
 		{
 			"labels and annotations",
-			all(
-				field("labels", "{app.kubernetes.io/part-of: shop, empty: ''}"),
-				field("annotations", "{example.com/note: any text}"),
-			),
+			all(field("labels", "{app.kubernetes.io/part-of: shop, empty: ''}"),
+				field("annotations", "{example.com/note: any text}")),
 			nil,
 		},
 		{"value that is no label's", field("labels", "{a: b c}"), []string{"spec.service.labels.a: Invalid"}},
-		{
-			"label value too long",
-			field("labels", "{a: "+strings.Repeat("b", 64)+"}"),
-			[]string{"spec.service.labels.a: Too long"},
-		},
+		{"label value too long", field("labels", "{a: "+strings.Repeat("b", 64)+"}"),
+			[]string{"spec.service.labels.a: Too long"}},
 		{"label of the slices", field("labels", "{kubernetes.io/service-name: x}"), []string{"spec.service.labels: Invalid"}},
 		{"label of ours", field("labels", "{external-backend.io/name: x}"), []string{"spec.service.labels: Invalid"}},
-		{
-			"annotation of ours",
-			field("annotations", "{external-backend.io/endpoints: x}"),
-			[]string{"spec.service.annotations: Invalid"},
-		},
-		{
-			"annotation too long",
-			field("annotations", "{a: "+strings.Repeat("b", 16385)+"}"),
-			[]string{"spec.service.annotations.a: Too long"},
-		},
-		{
-			"65 labels",
+		{"annotation of ours", field("annotations", "{external-backend.io/endpoints: x}"),
+			[]string{"spec.service.annotations: Invalid"}},
+		{"annotation too long", field("annotations", "{a: "+strings.Repeat("b", 16385)+"}"),
+			[]string{"spec.service.annotations.a: Too long"}},
+		{"65 labels",
 			field("labels", "{"+strings.ReplaceAll(strings.TrimPrefix(repeat(65, "k%d: v"), "- "), "\n- ", ", ")+"}"),
-			[]string{"spec.service.labels: Too many"},
-		},
-		{
-			"the headless label",
-			field("labels", "{service.kubernetes.io/headless: ''}"),
-			[]string{"spec.service.labels: Invalid"},
-		},
-		{
-			"the managed-by label",
-			field("labels", "{endpointslice.kubernetes.io/managed-by: x}"),
-			[]string{"spec.service.labels: Invalid"},
-		},
+			[]string{"spec.service.labels: Too many"}},
+		{"the headless label", field("labels", "{service.kubernetes.io/headless: ''}"),
+			[]string{"spec.service.labels: Invalid"}},
+		{"the managed-by label", field("labels", "{endpointslice.kubernetes.io/managed-by: x}"),
+			[]string{"spec.service.labels: Invalid"}},
 
 		{"both families", all(field("ipFamilyPolicy", "PreferDualStack"), field("ipFamilies", "[IPv6, IPv4]")), nil},
 		{"unknown policy", field("ipFamilyPolicy", "DualStack"), []string{"spec.service.ipFamilyPolicy: Unsupported"}},
 		{"unknown family", field("ipFamilies", "[IPv5]"), []string{"spec.service.ipFamilies[0]: Unsupported"}},
 		{"a family twice", field("ipFamilies", "[IPv4, IPv4]"), []string{"spec.service.ipFamilies: Invalid"}},
 		{"three families", field("ipFamilies", "[IPv4, IPv6, IPv4]"), []string{"spec.service.ipFamilies: Too many"}},
-		{
-			"two families, one stack",
-			all(field("ipFamilyPolicy", "SingleStack"), field("ipFamilies", "[IPv4, IPv6]")),
-			[]string{"spec.service.ipFamilies: Invalid"},
-		},
+		{"two families, one stack", all(field("ipFamilyPolicy", "SingleStack"), field("ipFamilies", "[IPv4, IPv6]")),
+			[]string{"spec.service.ipFamilies: Invalid"}},
 
 		{"affinity", all(field("sessionAffinity", "ClientIP"), field("sessionAffinityTimeoutSeconds", "86400")), nil},
-		{
-			"affinity for 0 s",
-			all(field("sessionAffinity", "ClientIP"), field("sessionAffinityTimeoutSeconds", "0")),
-			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"},
-		},
-		{
-			"affinity for more than a day",
+		{"affinity for 0 s", all(field("sessionAffinity", "ClientIP"), field("sessionAffinityTimeoutSeconds", "0")),
+			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"}},
+		{"affinity for more than a day",
 			all(field("sessionAffinity", "ClientIP"), field("sessionAffinityTimeoutSeconds", "86401")),
-			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"},
-		},
-		{
-			"timeout without affinity",
-			field("sessionAffinityTimeoutSeconds", "600"),
-			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"},
-		},
-		{
-			"timeout with affinity None",
+			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"}},
+		{"timeout without affinity", field("sessionAffinityTimeoutSeconds", "600"),
+			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"}},
+		{"timeout with affinity None",
 			all(field("sessionAffinity", "None"), field("sessionAffinityTimeoutSeconds", "600")),
-			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"},
-		},
+			[]string{"spec.service.sessionAffinityTimeoutSeconds: Invalid"}},
 		{"unknown affinity", field("sessionAffinity", "Cookie"), []string{"spec.service.sessionAffinity: Unsupported"}},
 
 		{"internal Local, every target on a node", all(onNodes, field("internalTrafficPolicy", "Local")), nil},
 		{"internal Local without targets", all(unset("spec.targets"), field("internalTrafficPolicy", "Local")), nil},
-		{
-			"internal Local, targets on no node",
-			field("internalTrafficPolicy", "Local"),
-			[]string{"spec.targets: Invalid", "nodeName"},
-		},
-		{
-			"internal Local, one target on no node",
+		{"internal Local, targets on no node", field("internalTrafficPolicy", "Local"),
+			[]string{"spec.targets: Invalid", "nodeName"}},
+		{"internal Local, one target on no node",
 			all(onNodes, unset("spec.targets.1.nodeName"), field("internalTrafficPolicy", "Local")),
-			[]string{"spec.targets: Invalid", "nodeName"},
-		},
+			[]string{"spec.targets: Invalid", "nodeName"}},
 		{"external Local, every target on a node", typed("NodePort", onNodes, field("externalTrafficPolicy", "Local")), nil},
-		{
-			"external Local, targets on no node",
-			typed("NodePort", field("externalTrafficPolicy", "Local")),
-			[]string{"spec.targets: Invalid", "nodeName"},
-		},
+		{"external Local, targets on no node", typed("NodePort", field("externalTrafficPolicy", "Local")),
+			[]string{"spec.targets: Invalid", "nodeName"}},
 		{"external Cluster", typed("LoadBalancer", field("externalTrafficPolicy", "Cluster")), nil},
-		{
-			"external policy of a ClusterIP",
-			field("externalTrafficPolicy", "Cluster"),
-			[]string{"spec.service.externalTrafficPolicy: Invalid"},
-		},
-		{
-			"unknown external policy",
-			typed("NodePort", field("externalTrafficPolicy", "Node")),
-			[]string{"spec.service.externalTrafficPolicy: Unsupported"},
-		},
-		{
-			"unknown internal policy",
-			field("internalTrafficPolicy", "Node"),
-			[]string{"spec.service.internalTrafficPolicy: Unsupported"},
-		},
+		{"external policy of a ClusterIP", field("externalTrafficPolicy", "Cluster"),
+			[]string{"spec.service.externalTrafficPolicy: Invalid"}},
+		{"unknown external policy", typed("NodePort", field("externalTrafficPolicy", "Node")),
+			[]string{"spec.service.externalTrafficPolicy: Unsupported"}},
+		{"unknown internal policy", field("internalTrafficPolicy", "Node"),
+			[]string{"spec.service.internalTrafficPolicy: Unsupported"}},
 		{"PreferClose", field("trafficDistribution", "PreferClose"), nil},
 		{"PreferSameZone", field("trafficDistribution", "PreferSameZone"), nil},
 		{"PreferSameNode", field("trafficDistribution", "PreferSameNode"), nil},
 		{"a distribution to come", field("trafficDistribution", "PreferFar"), nil},
-		{
-			"empty distribution",
-			text("spec.service.trafficDistribution", ""),
-			[]string{"spec.service.trafficDistribution: Invalid"},
-		},
+		{"empty distribution", text("spec.service.trafficDistribution", ""),
+			[]string{"spec.service.trafficDistribution: Invalid"}},
 
 		{
 			"load balancer",
-			typed(
-				"LoadBalancer",
-				field("loadBalancerClass", "example.com/lb"),
-				field("loadBalancerSourceRanges", `[203.0.113.0/24, "2001:db8::/32"]`),
-			),
+			typed("LoadBalancer", field("loadBalancerClass", "example.com/lb"),
+				field("loadBalancerSourceRanges", `[203.0.113.0/24, "2001:db8::/32"]`)),
 			nil,
 		},
-		{
-			"load balancer class of a ClusterIP",
-			field("loadBalancerClass", "example.com/lb"),
-			[]string{"spec.service.loadBalancerClass: Invalid"},
-		},
-		{
-			"load balancer class that is no name",
-			typed("LoadBalancer", field("loadBalancerClass", "a b")),
-			[]string{"spec.service.loadBalancerClass: Invalid"},
-		},
-		{
-			"source ranges of a NodePort",
-			typed("NodePort", field("loadBalancerSourceRanges", "[203.0.113.0/24]")),
-			[]string{"spec.service.loadBalancerSourceRanges: Invalid"},
-		},
-		{
-			"source range with host bits",
-			typed("LoadBalancer", field("loadBalancerSourceRanges", "[203.0.113.1/24]")),
-			[]string{"spec.service.loadBalancerSourceRanges[0]: Invalid", "must be a CIDR, such as 203.0.113.0/24"},
-		},
-		{
-			"source range that is an address",
-			typed("LoadBalancer", field("loadBalancerSourceRanges", "[203.0.113.1]")),
-			[]string{"spec.service.loadBalancerSourceRanges[0]: Invalid"},
-		},
+		{"load balancer class of a ClusterIP", field("loadBalancerClass", "example.com/lb"),
+			[]string{"spec.service.loadBalancerClass: Invalid"}},
+		{"load balancer class that is no name", typed("LoadBalancer", field("loadBalancerClass", "a b")),
+			[]string{"spec.service.loadBalancerClass: Invalid"}},
+		{"source ranges of a NodePort", typed("NodePort", field("loadBalancerSourceRanges", "[203.0.113.0/24]")),
+			[]string{"spec.service.loadBalancerSourceRanges: Invalid"}},
+		{"source range with host bits", typed("LoadBalancer", field("loadBalancerSourceRanges", "[203.0.113.1/24]")),
+			[]string{"spec.service.loadBalancerSourceRanges[0]: Invalid", "must be a CIDR, such as 203.0.113.0/24"}},
+		{"source range that is an address", typed("LoadBalancer", field("loadBalancerSourceRanges", "[203.0.113.1]")),
+			[]string{"spec.service.loadBalancerSourceRanges[0]: Invalid"}},
 
 		{"ExternalName", externalName, nil},
-		{
-			"ExternalName with two targets",
+		{"ExternalName with two targets",
 			all(externalName, set("spec.targets", "[{name: a, hostname: a.example.com}, {name: b, hostname: b.example.com}]")),
-			[]string{"spec.targets: Invalid", "ExternalName"},
-		},
-		{
-			"ExternalName without targets",
-			all(externalName, unset("spec.targets")),
-			[]string{"spec.targets: Invalid", "ExternalName"},
-		},
-		{
-			"ExternalName for an address",
-			all(externalName, set("spec.targets", "[{name: a, address: 203.0.113.1}]")),
-			[]string{"spec.targets: Invalid", "ExternalName"},
-		},
-		{
-			"ExternalName for an srvName",
+			[]string{"spec.targets: Invalid", "ExternalName"}},
+		{"ExternalName without targets", all(externalName, unset("spec.targets")),
+			[]string{"spec.targets: Invalid", "ExternalName"}},
+		{"ExternalName for an address", all(externalName, set("spec.targets", "[{name: a, address: 203.0.113.1}]")),
+			[]string{"spec.targets: Invalid", "ExternalName"}},
+		{"ExternalName for an srvName",
 			all(externalName, set("spec.targets", "[{name: a, srvName: _a._tcp.example.com}]")),
-			[]string{"spec.targets: Invalid", "ExternalName"},
-		},
-		{
-			"ExternalName with a check",
-			all(externalName, set("spec.healthCheck.tcpSocket", "{}")),
-			[]string{"spec.healthCheck: Invalid", "ExternalName"},
-		},
-		{
-			"ExternalName with families",
-			all(externalName, field("ipFamilies", "[IPv4]")),
-			[]string{"spec.service.ipFamilies: Invalid"},
-		},
-		{
-			"ExternalName with a family policy",
-			all(externalName, field("ipFamilyPolicy", "SingleStack")),
-			[]string{"spec.service.ipFamilyPolicy: Invalid"},
-		},
-		{
-			"ExternalName passed through",
-			all(externalName, set("spec.dns.resolution", "Passthrough")),
-			[]string{"spec.dns.resolution: Invalid"},
-		},
+			[]string{"spec.targets: Invalid", "ExternalName"}},
+		{"ExternalName with a check", all(externalName, set("spec.healthCheck.tcpSocket", "{}")),
+			[]string{"spec.healthCheck: Invalid", "ExternalName"}},
+		{"ExternalName with families", all(externalName, field("ipFamilies", "[IPv4]")),
+			[]string{"spec.service.ipFamilies: Invalid"}},
+		{"ExternalName with a family policy", all(externalName, field("ipFamilyPolicy", "SingleStack")),
+			[]string{"spec.service.ipFamilyPolicy: Invalid"}},
+		{"ExternalName passed through", all(externalName, set("spec.dns.resolution", "Passthrough")),
+			[]string{"spec.dns.resolution: Invalid"}},
 	})
 }
 
@@ -298,28 +195,16 @@ func TestPortRefusals(t *testing.T) {
 		{"101", ports(repeat(101, "{name: p%[1]d, port: %[1]d1}")), []string{"spec.ports: Too many"}},
 		{"unnamed alone", ports("[{port: 80}]"), nil},
 		{"empty name alone", ports(`[{name: "", port: 80}]`), nil},
-		{
-			"second port beside an unnamed one",
-			ports("[{port: 80}, {name: b, port: 81}]"),
-			[]string{"spec.ports: Invalid", "name"},
-		},
+		{"second port beside an unnamed one", ports("[{port: 80}, {name: b, port: 81}]"),
+			[]string{"spec.ports: Invalid", "name"}},
 		{"two unnamed", ports("[{port: 80}, {port: 81}]"), []string{"spec.ports: Invalid", "name"}},
-		{
-			"the same name twice",
-			ports("[{name: a, port: 80}, {name: a, port: 81}]"),
-			[]string{"spec.ports: Invalid", "same name"},
-		},
-		{
-			"the same name for TCP and UDP",
-			ports("[{name: a, port: 53}, {name: a, port: 53, protocol: UDP}]"),
-			[]string{"spec.ports: Invalid", "same name"},
-		},
+		{"the same name twice", ports("[{name: a, port: 80}, {name: a, port: 81}]"),
+			[]string{"spec.ports: Invalid", "same name"}},
+		{"the same name for TCP and UDP", ports("[{name: a, port: 53}, {name: a, port: 53, protocol: UDP}]"),
+			[]string{"spec.ports: Invalid", "same name"}},
 		{"one port for TCP and UDP", ports("[{name: a, port: 53}, {name: b, port: 53, protocol: UDP}]"), nil},
-		{
-			"the same port twice",
-			ports("[{name: a, port: 80}, {name: b, port: 80}]"),
-			[]string{"spec.ports: Invalid", "same port"},
-		},
+		{"the same port twice", ports("[{name: a, port: 80}, {name: b, port: 80}]"),
+			[]string{"spec.ports: Invalid", "same port"}},
 		{"name that is no label", field("name", "a.b"), []string{"spec.ports[0].name: Invalid"}},
 		{"name in upper case", field("name", "A"), []string{"spec.ports[0].name: Invalid"}},
 		{"name of 64 characters", field("name", strings.Repeat("a", 64)), []string{"spec.ports[0].name: Too long"}},
@@ -337,45 +222,27 @@ func TestPortRefusals(t *testing.T) {
 		{"appProtocol", field("appProtocol", "kubernetes.io/h2c"), nil},
 		{"empty appProtocol", text("spec.ports.0.appProtocol", ""), []string{"spec.ports[0].appProtocol: Invalid"}},
 		{"appProtocol that is no name", field("appProtocol", "a b"), []string{"spec.ports[0].appProtocol: Invalid"}},
-		{
-			"nodePort 0",
-			all(set("spec.service.type", "NodePort"), field("nodePort", "0")),
-			[]string{"spec.ports[0].nodePort: Invalid"},
-		},
+		{"nodePort 0", all(set("spec.service.type", "NodePort"), field("nodePort", "0")),
+			[]string{"spec.ports[0].nodePort: Invalid"}},
 		{"nodePort on a ClusterIP", field("nodePort", "30080"), []string{"spec.ports: Invalid", "nodePort"}},
-		{
-			"nodePort without service",
-			all(unset("spec.service"), field("nodePort", "30080")),
-			[]string{"spec.ports: Invalid", "nodePort"},
-		},
-		{
-			"nodePort with serviceRef",
+		{"nodePort without service", all(unset("spec.service"), field("nodePort", "30080")),
+			[]string{"spec.ports: Invalid", "nodePort"}},
+		{"nodePort with serviceRef",
 			all(unset("spec.service"), set("spec.serviceRef.name", "x"), field("nodePort", "30080")),
-			[]string{"spec.ports: Invalid", "nodePort"},
-		},
-		{
-			"nodePort on a headless Service",
-			all(set("spec.service.type", "Headless"), field("nodePort", "30080")),
-			[]string{"spec.ports: Invalid", "nodePort"},
-		},
+			[]string{"spec.ports: Invalid", "nodePort"}},
+		{"nodePort on a headless Service", all(set("spec.service.type", "Headless"), field("nodePort", "30080")),
+			[]string{"spec.ports: Invalid", "nodePort"}},
 		{"nodePort", all(set("spec.service.type", "NodePort"), field("nodePort", "30080")), nil},
 		{"nodePort of a load balancer", all(set("spec.service.type", "LoadBalancer"), field("nodePort", "30080")), nil},
-		{
-			"nodePort 65536",
-			all(set("spec.service.type", "NodePort"), field("nodePort", "65536")),
-			[]string{"spec.ports[0].nodePort: Invalid"},
-		},
-		{
-			"a nodePort twice",
+		{"nodePort 65536", all(set("spec.service.type", "NodePort"), field("nodePort", "65536")),
+			[]string{"spec.ports[0].nodePort: Invalid"}},
+		{"a nodePort twice",
 			all(set("spec.service.type", "NodePort"), field("nodePort", "30080"), set("spec.ports.1.nodePort", "30080")),
-			[]string{"spec.ports: Invalid", "nodePort"},
-		},
+			[]string{"spec.ports: Invalid", "nodePort"}},
 		{
 			"a nodePort for TCP and UDP",
-			all(
-				set("spec.service.type", "NodePort"),
-				ports("[{name: a, port: 53, nodePort: 30053}, {name: b, port: 53, nodePort: 30053, protocol: UDP}]"),
-			),
+			all(set("spec.service.type", "NodePort"),
+				ports("[{name: a, port: 53, nodePort: 30053}, {name: b, port: 53, nodePort: 30053, protocol: UDP}]")),
 			nil,
 		},
 	})
@@ -391,70 +258,38 @@ func TestTargetRefusals(t *testing.T) {
 		{"absent", unset("spec.targets"), nil},
 		{"empty", set("spec.targets", "[]"), nil},
 		{"1,024", set("spec.targets", repeat(1024, "{name: t%[1]d, address: 203.0.113.1}")), nil},
-		{
-			"1,025",
-			set("spec.targets", repeat(1025, "{name: t%[1]d, address: 203.0.113.1}")),
-			[]string{"spec.targets: Too many"},
-		},
-		{
-			"the same name twice",
+		{"1,025", set("spec.targets", repeat(1025, "{name: t%[1]d, address: 203.0.113.1}")),
+			[]string{"spec.targets: Too many"}},
+		{"the same name twice",
 			set("spec.targets", "[{name: a, address: 203.0.113.1}, {name: a, address: 203.0.113.2}]"),
-			[]string{"spec.targets[1]: Duplicate"},
-		},
-		{
-			"the same address twice is the controller's to report",
-			set("spec.targets", "[{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.1}]"),
-			nil,
-		},
+			[]string{"spec.targets[1]: Duplicate"}},
+		{"the same address twice is the controller's to report",
+			set("spec.targets", "[{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.1}]"), nil},
 		{"no name", unset("spec.targets.0.name"), []string{"spec.targets[0].name: Required"}},
 		{"empty name", text("spec.targets.0.name", ""), []string{"spec.targets[0].name: Invalid"}},
 		{"name that begins with a digit", text("spec.targets.0.name", "1"), nil},
 		{"name that is no label", field("name", "a.b"), []string{"spec.targets[0].name: Invalid"}},
 		{"name in upper case", field("name", "A"), []string{"spec.targets[0].name: Invalid"}},
 		{"name of 64 characters", field("name", label+"a"), []string{"spec.targets[0].name: Too long"}},
-		{
-			"neither address nor name",
-			unset("spec.targets.0.address"),
-			[]string{"spec.targets[0]: Invalid", "address hostname srvName"},
-		},
-		{
-			"address and hostname",
-			field("hostname", "a.example.com"),
-			[]string{"spec.targets[0]: Invalid", "address hostname srvName"},
-		},
-		{
-			"address and srvName",
-			field("srvName", "_a._tcp.example.com"),
-			[]string{"spec.targets[0]: Invalid", "address hostname srvName"},
-		},
-		{
-			"hostname and srvName",
-			set("spec.targets.1.srvName", "_a._tcp.example.com"),
-			[]string{"spec.targets[1]: Invalid", "address hostname srvName"},
-		},
+		{"neither address nor name", unset("spec.targets.0.address"),
+			[]string{"spec.targets[0]: Invalid", "address hostname srvName"}},
+		{"address and hostname", field("hostname", "a.example.com"),
+			[]string{"spec.targets[0]: Invalid", "address hostname srvName"}},
+		{"address and srvName", field("srvName", "_a._tcp.example.com"),
+			[]string{"spec.targets[0]: Invalid", "address hostname srvName"}},
+		{"hostname and srvName", set("spec.targets.1.srvName", "_a._tcp.example.com"),
+			[]string{"spec.targets[1]: Invalid", "address hostname srvName"}},
 
 		{"ports", field("ports", "[{name: postgres, targetPort: 1}, {name: metrics, targetPort: 65535}]"), nil},
 		{"port of an unnamed port", all(set("spec.ports", "[{port: 80}]"), field("ports", "[{targetPort: 8080}]")), nil},
-		{
-			"port without a number",
-			field("ports", "[{name: postgres}]"),
-			[]string{"spec.targets[0].ports[0].targetPort: Required"},
-		},
-		{
-			"port 0",
-			field("ports", "[{name: postgres, targetPort: 0}]"),
-			[]string{"spec.targets[0].ports[0].targetPort: Invalid"},
-		},
-		{
-			"port 65536",
-			field("ports", "[{name: postgres, targetPort: 65536}]"),
-			[]string{"spec.targets[0].ports[0].targetPort: Invalid"},
-		},
-		{
-			"a port twice is the controller's to report",
-			field("ports", "[{name: postgres, targetPort: 1}, {name: postgres, targetPort: 2}]"),
-			nil,
-		},
+		{"port without a number", field("ports", "[{name: postgres}]"),
+			[]string{"spec.targets[0].ports[0].targetPort: Required"}},
+		{"port 0", field("ports", "[{name: postgres, targetPort: 0}]"),
+			[]string{"spec.targets[0].ports[0].targetPort: Invalid"}},
+		{"port 65536", field("ports", "[{name: postgres, targetPort: 65536}]"),
+			[]string{"spec.targets[0].ports[0].targetPort: Invalid"}},
+		{"a port twice is the controller's to report",
+			field("ports", "[{name: postgres, targetPort: 1}, {name: postgres, targetPort: 2}]"), nil},
 		{"an empty port name", field("ports", "[{name: '', targetPort: 1}]"), nil},
 
 		{"zone and node", all(field("zone", "eu-west-1a"), field("nodeName", "node-1.example.com")), nil},
@@ -470,10 +305,8 @@ func TestTargetRefusals(t *testing.T) {
 		{"disabled", field("adminState", "Disabled"), nil},
 		{"unknown adminState", field("adminState", "Down"), []string{"spec.targets[0].adminState: Unsupported"}},
 	}
-	for _, a := range []string{
-		"10.0.0.1", "192.168.1.1", "100.64.0.1", "240.0.0.1", "0.1.2.3", "255.255.255.254",
-		"2001:db8::1", "fd00::1", "64:ff9b::a00:1", "2002:a00:1::1",
-	} {
+	for _, a := range []string{"10.0.0.1", "192.168.1.1", "100.64.0.1", "240.0.0.1", "0.1.2.3", "255.255.255.254",
+		"2001:db8::1", "fd00::1", "64:ff9b::a00:1", "2002:a00:1::1"} {
 		cases = append(cases, refusal{"address " + a, address(a), nil})
 	}
 	for _, a := range []string{
@@ -511,72 +344,42 @@ func TestTargetRefusals(t *testing.T) {
 
 func TestDNSRefusals(t *testing.T) {
 	field := func(field, value string) mutation { return set("spec.dns."+field, value) }
-	passthrough := all(
-		field("resolution", "Passthrough"),
-		set("spec.service.type", "Headless"),
-		set("spec.targets", "[{name: db, hostname: db.example.com}]"),
-	)
-	tls := all(
-		field("transport", "TLS"),
-		field("tls", "{serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]}"),
-	)
+	passthrough := all(field("resolution", "Passthrough"), set("spec.service.type", "Headless"),
+		set("spec.targets", "[{name: db, hostname: db.example.com}]"))
+	tls := all(field("transport", "TLS"),
+		field("tls", "{serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]}"))
 	cases := []refusal{
 		{"empty", set("spec.dns", "{}"), nil},
 		{"Passthrough", passthrough, nil},
 		{"Passthrough with serviceRef", all(passthrough, unset("spec.service"), set("spec.serviceRef.name", "x")), nil},
-		{
-			"Passthrough without service",
-			all(passthrough, unset("spec.service")),
-			[]string{"spec.dns.resolution: Invalid", "Headless"},
-		},
-		{
-			"Passthrough behind a ClusterIP",
-			all(passthrough, set("spec.service.type", "ClusterIP")),
-			[]string{"spec.dns.resolution: Invalid", "Headless"},
-		},
-		{
-			"Passthrough of two targets",
+		{"Passthrough without service", all(passthrough, unset("spec.service")),
+			[]string{"spec.dns.resolution: Invalid", "Headless"}},
+		{"Passthrough behind a ClusterIP", all(passthrough, set("spec.service.type", "ClusterIP")),
+			[]string{"spec.dns.resolution: Invalid", "Headless"}},
+		{"Passthrough of two targets",
 			all(passthrough, set("spec.targets", "[{name: a, hostname: a.example.com}, {name: b, hostname: b.example.com}]")),
-			[]string{"spec.targets: Invalid", "Passthrough"},
-		},
+			[]string{"spec.targets: Invalid", "Passthrough"}},
 		{"Passthrough of nothing", all(passthrough, unset("spec.targets")), []string{"spec.targets: Invalid", "Passthrough"}},
-		{
-			"Passthrough of an address",
-			all(passthrough, set("spec.targets", "[{name: a, address: 203.0.113.1}]")),
-			[]string{"spec.targets: Invalid", "Passthrough"},
-		},
-		{
-			"Passthrough of an srvName",
+		{"Passthrough of an address", all(passthrough, set("spec.targets", "[{name: a, address: 203.0.113.1}]")),
+			[]string{"spec.targets: Invalid", "Passthrough"}},
+		{"Passthrough of an srvName",
 			all(passthrough, set("spec.targets", "[{name: a, srvName: _a._tcp.example.com}]")),
-			[]string{"spec.targets: Invalid", "Passthrough"},
-		},
+			[]string{"spec.targets: Invalid", "Passthrough"}},
 		{"unknown resolution", field("resolution", "Cache"), []string{"spec.dns.resolution: Unsupported"}},
 		{"8 nameservers", field("nameservers", "["+strings.Repeat("198.51.100.53,", 8)+"]"), nil},
-		{
-			"9 nameservers",
-			field("nameservers", "["+strings.Repeat("198.51.100.53,", 9)+"]"),
-			[]string{"spec.dns.nameservers: Too many"},
-		},
+		{"9 nameservers", field("nameservers", "["+strings.Repeat("198.51.100.53,", 9)+"]"),
+			[]string{"spec.dns.nameservers: Too many"}},
 		{"TCP", field("transport", "TCP"), nil},
 		{"unknown transport", field("transport", "HTTPS"), []string{"spec.dns.transport: Unsupported"}},
 		{"TLS", tls, nil},
 		{"TLS by the system roots", field("transport", "TLS"), nil},
 		{"tls over UDP", all(tls, field("transport", "UDP")), []string{"spec.dns.tls: Invalid"}},
-		{
-			"serverName that is no name",
-			all(tls, field("tls.serverName", "a b")),
-			[]string{"spec.dns.tls.serverName: Invalid"},
-		},
-		{
-			"CA of an unknown kind",
-			all(tls, field("tls.caCertificateRefs.0.kind", "Issuer")),
-			[]string{"spec.dns.tls.caCertificateRefs[0].kind: Unsupported"},
-		},
-		{
-			"CA without a name",
-			all(tls, field("tls.caCertificateRefs", "[{key: ca.crt}]")),
-			[]string{"spec.dns.tls.caCertificateRefs[0].name: Required"},
-		},
+		{"serverName that is no name", all(tls, field("tls.serverName", "a b")),
+			[]string{"spec.dns.tls.serverName: Invalid"}},
+		{"CA of an unknown kind", all(tls, field("tls.caCertificateRefs.0.kind", "Issuer")),
+			[]string{"spec.dns.tls.caCertificateRefs[0].kind: Unsupported"}},
+		{"CA without a name", all(tls, field("tls.caCertificateRefs", "[{key: ca.crt}]")),
+			[]string{"spec.dns.tls.caCertificateRefs[0].name: Required"}},
 		{"minTTLSeconds 1", field("minTTLSeconds", "1"), nil},
 		{"minTTLSeconds 0", field("minTTLSeconds", "0"), []string{"spec.dns.minTTLSeconds: Invalid"}},
 		{"minTTLSeconds 604801", field("minTTLSeconds", "604801"), []string{"spec.dns.minTTLSeconds: Invalid"}},
@@ -587,15 +390,11 @@ func TestDNSRefusals(t *testing.T) {
 		{"staleSeconds -1", field("staleSeconds", "-1"), []string{"spec.dns.staleSeconds: Invalid"}},
 		{"staleSeconds 2592001", field("staleSeconds", "2592001"), []string{"spec.dns.staleSeconds: Invalid"}},
 		{"removalDelaySeconds -1", field("removalDelaySeconds", "-1"), []string{"spec.dns.removalDelaySeconds: Invalid"}},
-		{
-			"removalDelaySeconds 604801",
-			field("removalDelaySeconds", "604801"),
-			[]string{"spec.dns.removalDelaySeconds: Invalid"},
-		},
+		{"removalDelaySeconds 604801", field("removalDelaySeconds", "604801"),
+			[]string{"spec.dns.removalDelaySeconds: Invalid"}},
 	}
 	for _, n := range []string{
-		"198.51.100.53", "198.51.100.53:53", "198.51.100.53:65535", "2001:db8::53", "[2001:db8::53]:853", "10.96.0.10", "169.254.20.10",
-	} {
+		"198.51.100.53", "198.51.100.53:53", "198.51.100.53:65535", "2001:db8::53", "[2001:db8::53]:853", "10.96.0.10", "169.254.20.10"} {
 		cases = append(cases, refusal{"nameserver " + n, field("nameservers", `["`+n+`"]`), nil})
 	}
 	for _, n := range []string{
@@ -603,10 +402,8 @@ func TestDNSRefusals(t *testing.T) {
 		"2001:db8::53:853x", "[2001:db8::53]", "[198.51.100.53]:53", "2001:db8::zz", "[2001:db8::zz]:53", "198.51.100.53:53:53",
 		"127.0.0.1", "127.0.0.53:53", "::1", "[::1]:53", "0.0.0.0", "[::]:53", "224.0.0.251", "[ff02::fb]:5353", "::ffff:127.0.0.1", "[fe80::1%eth0]:53",
 	} {
-		cases = append(
-			cases,
-			refusal{"nameserver " + n, field("nameservers", `["`+n+`"]`), []string{"spec.dns.nameservers[0]: "}},
-		)
+		cases = append(cases,
+			refusal{"nameserver " + n, field("nameservers", `["`+n+`"]`), []string{"spec.dns.nameservers[0]: "}})
 	}
 	refusals(t, baseBackend, cases)
 }
@@ -616,20 +413,14 @@ func TestHealthCheckRefusals(t *testing.T) {
 	tcp, tlsTCP := field("tcpSocket", "{}"), field("tcpSocket", "{transport: TLS}")
 	http := func(ms ...mutation) mutation { return all(append([]mutation{field("httpGet", "{}")}, ms...)...) }
 	header := func(name, value string) mutation {
-		return http(
-			field("httpGet.httpHeaders", "[{name: '', value: ''}]"),
+		return http(field("httpGet.httpHeaders", "[{name: '', value: ''}]"),
 			text("spec.healthCheck.httpGet.httpHeaders.0.name", name),
-			text("spec.healthCheck.httpGet.httpHeaders.0.value", value),
-		)
+			text("spec.healthCheck.httpGet.httpHeaders.0.value", value))
 	}
-	tls := field(
-		"tls",
-		"{serverName: db.example.com, caCertificateRefs: [{kind: Secret, name: db-ca, key: ca.crt}], clientCertificateRef: {name: db-client}, verification: None}",
-	)
-	udpOnly := all(
-		set("spec.ports", "[{name: dns, port: 53, protocol: UDP}]"),
-		set("spec.targets", "[{name: a, address: 203.0.113.1}]"),
-	)
+	tls := field("tls",
+		"{serverName: db.example.com, caCertificateRefs: [{kind: Secret, name: db-ca, key: ca.crt}], clientCertificateRef: {name: db-client}, verification: None}")
+	udpOnly := all(set("spec.ports", "[{name: dns, port: 53, protocol: UDP}]"),
+		set("spec.targets", "[{name: a, address: 203.0.113.1}]"))
 	cases := []refusal{
 		{"tcpSocket", tcp, nil},
 		{"httpGet", http(), nil},
@@ -639,42 +430,28 @@ func TestHealthCheckRefusals(t *testing.T) {
 		{"all three", http(tcp, field("grpc", "{}")), []string{"spec.healthCheck: Invalid", "httpGet tcpSocket grpc"}},
 		{"observe", all(tcp, field("mode", "Observe")), nil},
 		{"unknown mode", all(tcp, field("mode", "Off")), []string{"spec.healthCheck.mode: Unsupported"}},
-		{
-			"unknown initial state",
-			all(tcp, field("initialState", "Unknown")),
-			[]string{"spec.healthCheck.initialState: Unsupported"},
-		},
+		{"unknown initial state", all(tcp, field("initialState", "Unknown")),
+			[]string{"spec.healthCheck.initialState: Unsupported"}},
 		{"timeout longer than the period", all(tcp, field("periodSeconds", "1"), field("timeoutSeconds", "10")), nil},
 
 		{"path with a query", http(field("httpGet.path", "/a/b?c=d")), nil},
 		{"relative path", http(field("httpGet.path", "healthz")), []string{"spec.healthCheck.httpGet.path: Invalid"}},
-		{
-			"path with a line break",
-			http(text("spec.healthCheck.httpGet.path", "/\r\nHost: x")),
-			[]string{"spec.healthCheck.httpGet.path: Invalid"},
-		},
-		{
-			"path of 1,025 characters",
-			http(field("httpGet.path", "/"+strings.Repeat("a", 1024))),
-			[]string{"spec.healthCheck.httpGet.path: Too long"},
-		},
+		{"path with a line break", http(text("spec.healthCheck.httpGet.path", "/\r\nHost: x")),
+			[]string{"spec.healthCheck.httpGet.path: Invalid"}},
+		{"path of 1,025 characters", http(field("httpGet.path", "/"+strings.Repeat("a", 1024))),
+			[]string{"spec.healthCheck.httpGet.path: Too long"}},
 		{"HTTPS", http(field("httpGet.scheme", "HTTPS")), nil},
 		{"unknown scheme", http(field("httpGet.scheme", "https")), []string{"spec.healthCheck.httpGet.scheme: Unsupported"}},
 		{
 			"host",
 			http(
-				field(
-					"httpGet.httpHeaders",
-					"[{name: Host, value: 'db.example.com:8443'}, {name: X, value: a}, {name: X, value: b}]",
-				),
+				field("httpGet.httpHeaders",
+					"[{name: Host, value: 'db.example.com:8443'}, {name: X, value: a}, {name: X, value: b}]"),
 			),
 			nil,
 		},
-		{
-			"two hosts",
-			http(field("httpGet.httpHeaders", "[{name: Host, value: a}, {name: hOST, value: b}]")),
-			[]string{"spec.healthCheck.httpGet.httpHeaders: Invalid", "at most one Host header"},
-		},
+		{"two hosts", http(field("httpGet.httpHeaders", "[{name: Host, value: a}, {name: hOST, value: b}]")),
+			[]string{"spec.healthCheck.httpGet.httpHeaders: Invalid", "at most one Host header"}},
 		{"header", header("X-Probe", "1"), nil},
 		{"header of odd characters", header("!#$%&'*+-.^_`|~09Az", "\tä ö"), nil},
 		{"header without value", header("X-Probe", ""), nil},

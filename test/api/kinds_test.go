@@ -135,10 +135,8 @@ func TestStatus(t *testing.T) {
 	}
 
 	over := b.DeepCopy()
-	over.Status.Targets = append(
-		over.Status.Targets,
-		v1alpha1.TargetStatus{Name: "one-more", State: v1alpha1.TargetStateUnknown},
-	)
+	over.Status.Targets = append(over.Status.Targets,
+		v1alpha1.TargetStatus{Name: "one-more", State: v1alpha1.TargetStateUnknown})
 	check(t, api.Status().Update(t.Context(), over), []string{"status.targets: Too many"})
 	over = b.DeepCopy()
 	over.Status.Targets[0].Addresses = append(over.Status.Targets[0].Addresses, "203.0.113.12")

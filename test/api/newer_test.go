@@ -59,18 +59,10 @@ func TestNewerCRD(t *testing.T) {
 	}
 
 	// Kept: the CRD has it.
-	extend(
-		t,
-		"externalbackends",
-		"spec/properties/healthCheck/properties/httpGet/properties/expectedBody",
-		`{"type": "string"}`,
-	)
-	extend(
-		t,
-		"externalbackendpolicies",
-		"spec/properties/allow/items/properties/weekdays",
-		`{"type": "array", "items": {"type": "string"}}`,
-	)
+	extend(t, "externalbackends", "spec/properties/healthCheck/properties/httpGet/properties/expectedBody",
+		`{"type": "string"}`)
+	extend(t, "externalbackendpolicies", "spec/properties/allow/items/properties/weekdays",
+		`{"type": "array", "items": {"type": "string"}}`)
 	create(t, object(t, newerCheck))
 	create(t, object(t, newerRule))
 
@@ -78,10 +70,8 @@ func TestNewerCRD(t *testing.T) {
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "newer"}, &b); err != nil {
 		t.Fatal(err)
 	}
-	if got := plan.Validate(&b, &corev1.Service{}); !strings.Contains(
-		got,
-		`unknown field "healthCheck.httpGet.expectedBody"`,
-	) {
+	if got := plan.Validate(&b, &corev1.Service{}); !strings.Contains(got,
+		`unknown field "healthCheck.httpGet.expectedBody"`) {
 		t.Errorf("the check is taken without its field: %q", got)
 	}
 	var list v1alpha1.ExternalBackendPolicyList
@@ -99,8 +89,7 @@ func extend(t *testing.T, plural, path, property string) {
 	t.Helper()
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(
-		schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
-	)
+		schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 	crd.SetName(plural + "." + v1alpha1.GroupVersion.Group)
 	at := `"path": "/spec/versions/0/schema/openAPIV3Schema/properties/` + path + `"`
 	patch := func(ctx context.Context, step string) error {

@@ -146,15 +146,8 @@ func TestApplied(t *testing.T) {
 				{"apply", "--server-side", "--force-conflicts", "--field-manager=flux", "-f", "-"},
 			} {
 				k.run(t, manifest, apply...)
-				is := k.run(
-					t,
-					manifest,
-					"get",
-					"-f",
-					"-",
-					"-o",
-					`jsonpath={range .items[*]}{.metadata.generation}{end}{.metadata.generation}`,
-				)
+				is := k.run(t, manifest, "get", "-f", "-", "-o",
+					`jsonpath={range .items[*]}{.metadata.generation}{end}{.metadata.generation}`)
 				if first == "" {
 					first = is
 				}

@@ -68,12 +68,8 @@ func onlyOurs(h *harness.Test, service string) error {
 // may not have seen each.
 func watchReady(h *harness.Test, service string) (always func()) {
 	h.T.Helper()
-	watcher, err := h.Client.Watch(
-		h.T.Context(),
-		&discoveryv1.EndpointSliceList{},
-		client.InNamespace(h.Namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: service},
-	)
+	watcher, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service})
 	if err != nil {
 		h.T.Fatal(err)
 	}

@@ -37,11 +37,8 @@ spec:
 `, p.a.V4, p.a.V6, p.b.V4, stateOfB, p.b.V6, httpCheck)
 	}
 	apply("Active")
-	waitNames(
-		h,
-		"web",
-		map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)},
-	)
+	waitNames(h, "web",
+		map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)})
 	wantAnswers(h, "http", "a6."+domain(h, "web")+":8080", p.a)
 	wantAnswers(h, "http", "b4."+domain(h, "web")+":8080", p.b)
 
@@ -55,11 +52,8 @@ spec:
 
 	p.sa.SetSick(false)
 	p.sicken(false)
-	waitNames(
-		h,
-		"web",
-		map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)},
-	)
+	waitNames(h, "web",
+		map[string]netip.AddrPort{"a4": p.a.At4(8080), "a6": p.a.At6(8080), "b4": p.b.At4(8080), "b6": p.b.At6(8080)})
 
 	apply("Draining") // which in a headless Service can't be seen
 	waitNames(h, "web", onlyA)

@@ -200,23 +200,15 @@ func TestPolicies(t *testing.T) {
 	p.policy(v1alpha1.PolicyModeEnforce, own, host, v1alpha1.PolicyRule{CIDRs: cidr(p.literal, p.named)})
 	h.WaitCondition("web", v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonPermitted)
 	p.serves(p.host, p.literal, p.named)
-	p.policy(
-		v1alpha1.PolicyModeEnforce,
-		own,
-		host,
-		v1alpha1.PolicyRule{CIDRs: cidr(p.named), Hostnames: []string{"*.example.com"}},
-	)
+	p.policy(v1alpha1.PolicyModeEnforce, own, host,
+		v1alpha1.PolicyRule{CIDRs: cidr(p.named), Hostnames: []string{"*.example.com"}})
 	p.publishes(p.host, p.named)
 	p.shuns(p.literal)
 	p.refuses("literal", notAllowed, p.literal)
 
 	// Narrowed by the port that is probed; by the name.
-	p.policy(
-		v1alpha1.PolicyModeEnforce,
-		own,
-		host,
-		v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}, Ports: ports[:1]},
-	)
+	p.policy(v1alpha1.PolicyModeEnforce, own, host,
+		v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}, Ports: ports[:1]})
 	p.publishes(p.host)
 	p.shuns(p.named)
 	p.refuses("named", portNotAllowed, p.literal, p.named)
@@ -237,12 +229,8 @@ func TestPolicies(t *testing.T) {
 	p.serves(p.host, p.literal, p.named)
 
 	// The namespace comes under a policy by its label, and out of it.
-	p.policy(
-		v1alpha1.PolicyModeEnforce,
-		map[string]string{"zone": "red"},
-		host,
-		v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}},
-	)
+	p.policy(v1alpha1.PolicyModeEnforce, map[string]string{"zone": "red"}, host,
+		v1alpha1.PolicyRule{Hostnames: []string{"db.example.com"}})
 	p.serves(p.host, p.literal, p.named)
 	p.label("zone", "red")
 	p.publishes(p.host, p.named)

@@ -82,12 +82,8 @@ func watchUnchanged(h *harness.Test, service string) (unchanged func()) {
 	for _, s := range h.Slices(service) {
 		before[s.Name] = states(&s)
 	}
-	watcher, err := h.Client.Watch(
-		h.T.Context(),
-		&discoveryv1.EndpointSliceList{},
-		client.InNamespace(h.Namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: service},
-	)
+	watcher, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service})
 	if err != nil {
 		h.T.Fatal(err)
 	}
@@ -123,13 +119,8 @@ func states(s *discoveryv1.EndpointSlice) string {
 	for _, e := range s.Endpoints {
 		texts = append(
 			texts,
-			fmt.Sprintf(
-				"%s ready=%t serving=%t terminating=%t",
-				e.Addresses[0],
-				*e.Conditions.Ready,
-				*e.Conditions.Serving,
-				*e.Conditions.Terminating,
-			),
+			fmt.Sprintf("%s ready=%t serving=%t terminating=%t", e.Addresses[0], *e.Conditions.Ready,
+				*e.Conditions.Serving, *e.Conditions.Terminating),
 		)
 	}
 	return strings.Join(texts, ", ")
@@ -196,13 +187,8 @@ func (k kept) wantTakenUp(saved backup) {
 	b := h.WaitReady("web")
 	service := h.Service("web")
 	if service.UID != saved.service.UID || service.Spec.ClusterIP != saved.service.Spec.ClusterIP {
-		h.T.Errorf(
-			"the Service is %s with %s, not %s with %s",
-			service.UID,
-			service.Spec.ClusterIP,
-			saved.service.UID,
-			saved.service.Spec.ClusterIP,
-		)
+		h.T.Errorf("the Service is %s with %s, not %s with %s", service.UID, service.Spec.ClusterIP, saved.service.UID,
+			saved.service.Spec.ClusterIP)
 	}
 	if got, want := owners(service), fmt.Sprintf("ExternalBackend %s controller=true", b.UID); got != want {
 		h.T.Errorf("the Service belongs to %q, not %q", got, want)
@@ -342,8 +328,7 @@ func TestChangeOfDeletionPolicy(t *testing.T) {
 			h := harness.New(t)
 			if name == "serviceRef" {
 				h.Apply(
-					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
-				)
+					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
 			}
 			k := publishKept(h, more)
 			h.WaitReady("web")
@@ -424,8 +409,7 @@ func TestCascadeOrphan(t *testing.T) {
 			h := harness.New(t)
 			if name == "serviceRef" {
 				h.Apply(
-					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
-				)
+					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
 			}
 			k := publishKept(h, more)
 			h.WaitReady("web")

@@ -64,8 +64,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if devcluster.Nsenter() == "" { // still outside
 		fmt.Println(
-			"What is missing is built first; from nothing that takes some ten minutes on two cores, and then never again.",
-		)
+			"What is missing is built first; from nothing that takes some ten minutes on two cores, and then never again.")
 		end(ctx, lab.Prepare(ctx, os.Stdout, false))
 		stop()
 	}
@@ -106,10 +105,8 @@ func run(ctx context.Context, length time.Duration) (err error) {
 	say := func(text string, args ...any) {
 		fmt.Printf("%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(text, args...))
 	}
-	say(
-		"starting etcd, kube-apiserver, kube-controller-manager, kube-proxy and CoreDNS, Kubernetes %s",
-		devcluster.Kubernetes(),
-	)
+	say("starting etcd, kube-apiserver, kube-controller-manager, kube-proxy and CoreDNS, Kubernetes %s",
+		devcluster.Kubernetes())
 	l, err := lab.Open(ctx, devcluster.Options{}, false)
 	if err != nil {
 		return err
@@ -132,12 +129,8 @@ func run(ctx context.Context, length time.Duration) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w; the manager said:\n%s", err, manager.Tail())
 	}
-	say(
-		"Service %s is at %s; a client on the cluster's node sends it %d requests a second",
-		name,
-		address,
-		time.Second/interval,
-	)
+	say("Service %s is at %s; a client on the cluster's node sends it %d requests a second", name, address,
+		time.Second/interval)
 
 	load := lab.StartLoad(ctx, interval, timeout, lab.Sender(l.Node(), "http", address))
 	view := newView(backends, load, length)

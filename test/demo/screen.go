@@ -64,13 +64,8 @@ func (v *view) draw() {
 func (v *view) screenLocked(tally lab.Tally, height int) []string {
 	now := time.Since(v.begin)
 	lines := []string{
-		fmt.Sprintf(
-			"%sExternal Backend Operator%s: traffic follows health  %s of %s, Ctrl-C ends",
-			bold,
-			plain,
-			clock(min(now, v.length)),
-			clock(v.length),
-		), "",
+		fmt.Sprintf("%sExternal Backend Operator%s: traffic follows health  %s of %s, Ctrl-C ends", bold, plain,
+			clock(min(now, v.length)), clock(v.length)), "",
 		bold + "BACKEND  MACHINE      ENDPOINT        ANSWERED  PER SECOND" + plain,
 	}
 	for _, b := range v.backends {

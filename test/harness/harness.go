@@ -153,12 +153,8 @@ func (h *Test) apply(u *unstructured.Unstructured) {
 	if namespaced, err := h.Client.IsObjectNamespaced(u); err == nil && namespaced && u.GetNamespace() == "" {
 		u.SetNamespace(h.Namespace)
 	}
-	err := h.Client.Apply(
-		h.T.Context(),
-		client.ApplyConfigurationFromUnstructured(u),
-		client.FieldOwner("test"),
-		client.ForceOwnership,
-	)
+	err := h.Client.Apply(h.T.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("test"),
+		client.ForceOwnership)
 	if err != nil {
 		h.T.Fatalf("apply %s %s: %v", u.GetKind(), u.GetName(), err)
 	}

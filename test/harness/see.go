@@ -43,12 +43,8 @@ func (h *Test) Slices(service string) []discoveryv1.EndpointSlice {
 	h.T.Helper()
 	var list discoveryv1.EndpointSliceList
 	h.ok(
-		h.Client.List(
-			h.T.Context(),
-			&list,
-			client.InNamespace(h.Namespace),
-			client.MatchingLabels{discoveryv1.LabelServiceName: service},
-		),
+		h.Client.List(h.T.Context(), &list, client.InNamespace(h.Namespace),
+			client.MatchingLabels{discoveryv1.LabelServiceName: service}),
 	)
 	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	return list.Items
@@ -155,11 +151,8 @@ func (h *Test) Service(name string) *corev1.Service {
 
 // WaitCondition waits until a condition of the ExternalBackend's current generation is as given; an
 // empty reason stands for any.
-func (h *Test) WaitCondition(
-	name, condition string,
-	status metav1.ConditionStatus,
-	reason string,
-) *v1alpha1.ExternalBackend {
+func (h *Test) WaitCondition(name, condition string, status metav1.ConditionStatus,
+	reason string) *v1alpha1.ExternalBackend {
 	h.T.Helper()
 	var b *v1alpha1.ExternalBackend
 	h.Eventually(fmt.Sprintf("condition %s=%s %s of %s", condition, status, reason, name), func() error {

@@ -51,18 +51,12 @@ func TestAdoptionRefused(t *testing.T) {
 			}
 			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + tc.metadata + "}\nspec: {" + tc.service + "}")
 			h.Apply(sliceByHand, tc.name, "192.0.2.1")
-			wantUntouched := untouched(
-				h,
-				named(h, &corev1.Service{}, tc.name),
-				named(h, &discoveryv1.EndpointSlice{}, tc.name+"-by-hand"),
-			)
+			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name),
+				named(h, &discoveryv1.EndpointSlice{}, tc.name+"-by-hand"))
 			if tc.name == "never" {
-				apply(
-					h,
-					tc.name,
+				apply(h, tc.name,
 					"service: {adoptionPolicy: Never}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]",
-					tc.ports,
-				)
+					tc.ports)
 			} else {
 				apply(h, tc.name, adopting, tc.backend, tc.ports)
 			}
@@ -86,16 +80,10 @@ func TestAdoption(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
 			h.Apply(
-				"apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + ", labels: {theirs: \"yes\"}, annotations: {example.com/theirs: \"yes\"}}\nspec: {" + tc.service + "}",
-			)
+				"apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + ", labels: {theirs: \"yes\"}, annotations: {example.com/theirs: \"yes\"}}\nspec: {" + tc.service + "}")
 			before := h.Service(tc.name)
-			apply(
-				h,
-				tc.name,
-				adopting,
-				tc.backend+", labels: {ours: \"yes\"}",
-				"{name: web, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}",
-			)
+			apply(h, tc.name, adopting, tc.backend+", labels: {ours: \"yes\"}",
+				"{name: web, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}")
 			b := h.WaitReady(tc.name)
 			waitProgrammed(h, tc.name)
 			h.WaitEvent(tc.name, "Adopted")
@@ -159,12 +147,8 @@ type seen struct {
 // 192.0.2.1:ready,serving".
 func record(h *harness.Test, service string) *seen {
 	h.T.Helper()
-	w, err := h.Client.Watch(
-		h.T.Context(),
-		&discoveryv1.EndpointSliceList{},
-		client.InNamespace(h.Namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: service},
-	)
+	w, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service})
 	if err != nil {
 		h.T.Fatal(err)
 	}
@@ -261,13 +245,9 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 				return nil
 			})
 			record := record(h, tc.name)
-			apply(
-				h,
-				tc.name,
+			apply(h, tc.name,
 				"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-				f.targets(),
-				httpCheck,
-			)
+				f.targets(), httpCheck)
 			h.WaitStates(tc.name, harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
 			waitOnlyOurs(h, tc.name)
 			waitProgrammed(h, tc.name)
@@ -282,10 +262,8 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 				return nil
 			})
 			// Target a is new here; of b, which the checks find dead, the others say that it is ready.
-			same, stopped := record.index(h, "ADDED ours "+b+":true,true,false"), record.index(
-				h,
-				"DELETED theirs "+b+":true,true,false",
-			)
+			same, stopped := record.index(h, "ADDED ours "+b+":true,true,false"), record.index(h,
+				"DELETED theirs "+b+":true,true,false")
 			verdict := record.index(h, "MODIFIED ours "+b+":false,false,false")
 			if same > stopped || stopped > verdict {
 				t.Errorf("seen were %q", record.order())
@@ -310,17 +288,12 @@ func TestHandOverWaits(t *testing.T) {
 	f := newFarm(h, 1)
 	f.servers[0].SetSick(true)
 	h.Apply(
-		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
-	)
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
 	h.Apply(sliceByHand, "web", "192.0.2.1")
 	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
-	apply(
-		h,
-		"web",
+	apply(h, "web",
 		"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.targets(),
-		httpCheck,
-	)
+		f.targets(), httpCheck)
 	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
 	wantUntouched()
@@ -342,8 +315,7 @@ func TestHandOverOfControlled(t *testing.T) {
 	h.Apply(sliceByHand, "web", "192.0.2.1")
 	edit(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"), func(s *discoveryv1.EndpointSlice) {
 		s.OwnerReferences = []metav1.OwnerReference{
-			*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap")),
-		}
+			*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	})
 	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
 	apply(h, "web", adopting, "", "{name: web, port: 80, targetPort: 8080}")

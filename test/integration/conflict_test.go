@@ -119,11 +119,8 @@ func TestForeignServiceSurvives(t *testing.T) {
 	h := parallel(t)
 	h.Apply(serviceByHand, "web")
 	h.Apply(sliceByHand, "web", "192.0.2.1")
-	wantUntouched := untouched(
-		h,
-		named(h, &corev1.Service{}, "web"),
-		named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"),
-	)
+	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"),
+		named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
 	apply(h, "web", onePort)
 	waitConflict(h, "web")
 	remove(h, h.Backend("web"))
@@ -204,11 +201,8 @@ func TestTwoWantOne(t *testing.T) {
 	apply(h, "first", "service: {name: web}"+onePort)
 	h.WaitReady("first")
 	service := h.Service("web")
-	apply(
-		h,
-		"second",
-		"service: {name: web, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.2}]",
-	)
+	apply(h, "second",
+		"service: {name: web, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.2}]")
 	waitConflict(h, "second")
 	waitMessage(h, "second", "Programmed", `ExternalBackend "first"`)
 	h.WaitStates("web", oneEndpoint)

@@ -135,8 +135,7 @@ func TestDNSOverTLS(t *testing.T) {
 		Data:       map[string]string{"ca.crt": string(ca.Cert), "other": string(other.Cert)},
 	})
 	h.ApplyObject(
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string][]byte{"ca.crt": ca.Cert}},
-	)
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string][]byte{"ca.crt": ca.Cert}})
 
 	const unverified = "TLS verification failed"
 	overTLS := func(port, tls string) string {

@@ -62,15 +62,8 @@ func TestFamilyPolicies(t *testing.T) {
 			h.WaitReady(name)
 			got, want := h.Service(name).Spec, plain[name].Spec
 			if !slices.Equal(got.IPFamilies, want.IPFamilies) || *got.IPFamilyPolicy != *want.IPFamilyPolicy {
-				t.Errorf(
-					"%s (%v): %v %s, want %v %s",
-					name,
-					h.Backend(name).Spec.Service,
-					got.IPFamilies,
-					*got.IPFamilyPolicy,
-					want.IPFamilies,
-					*want.IPFamilyPolicy,
-				)
+				t.Errorf("%s (%v): %v %s, want %v %s", name, h.Backend(name).Spec.Service, got.IPFamilies,
+					*got.IPFamilyPolicy, want.IPFamilies, *want.IPFamilyPolicy)
 			}
 		}
 	}

@@ -18,12 +18,8 @@ import (
 )
 
 // serveGRPC starts a gRPC server, which goes with the test.
-func serveGRPC(
-	h *harness.Test,
-	at netip.AddrPort,
-	listen func(network, address string) (net.Listener, error),
-	server *grpc.Server,
-) {
+func serveGRPC(h *harness.Test, at netip.AddrPort, listen func(network, address string) (net.Listener, error),
+	server *grpc.Server) {
 	h.T.Helper()
 	listener, err := listen("tcp", at.String())
 	if err != nil {
@@ -64,15 +60,9 @@ func TestGRPC(t *testing.T) {
 
 	check := func(name string, at netip.AddrPort, grpc string) {
 		t.Helper()
-		apply(
-			h,
-			name,
+		apply(h, name,
 			"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: grpc, port: 80, targetPort: %d}]\ntargets: [{name: a, address: %s}]\nhealthCheck: {%s, %s}",
-			at.Port(),
-			at.Addr(),
-			grpc,
-			pace,
-		)
+			at.Port(), at.Addr(), grpc, pace)
 	}
 	well := func(name string, at netip.AddrPort) {
 		t.Helper()

@@ -57,8 +57,7 @@ func TestConditions(t *testing.T) {
 			f.target(4, ", adminState: Draining")+ // draining and unhealthy
 			f.target(5, ", adminState: Disabled"), "", ""))
 	h.WaitStates("web", harness.States{
-		f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining, f.at(4): "terminating",
-	})
+		f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining, f.at(4): "terminating"})
 	for target, state := range map[string][2]string{
 		"a": {"Healthy"}, "b": {"Unhealthy", "UnexpectedStatus"}, "c": {"Healthy"}, "d": {"Draining"}, "e": {"Draining", "UnexpectedStatus"}, "f": {"Disabled"},
 	} {
@@ -125,59 +124,40 @@ func TestDrainSeconds(t *testing.T) {
 func TestTiers(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 5)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", tier: 1") + f.target(
-		4,
-		", tier: 7",
-	)
+	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", tier: 1") + f.target(4,
+		", tier: 7")
 	apply(h, "web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
 	ready := func(tier string, at ...netip.AddrPort) harness.States { return all(tier, at...) }
 	first, second, third := []netip.AddrPort{f.at(0), f.at(1)}, []netip.AddrPort{f.at(2), f.at(3)}, f.at(4)
-	h.WaitStates(
-		"web",
-		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)),
-	)
+	h.WaitStates("web",
+		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
 	waitActive(h, "web", 0)
 
 	// Half of it is not enough: the healthy one becomes a standby.
 	f.servers[0].SetSick(true)
 	h.WaitStates(
 		"web",
-		union(
-			harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby},
-			ready(harness.Healthy, second...),
-			ready(harness.Standby, third),
-		),
+		union(harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby}, ready(harness.Healthy, second...),
+			ready(harness.Standby, third)),
 	)
 	waitActive(h, "web", 1)
 	h.WaitEvent("web", "TierChanged")
 	f.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{
-		f.at(0): harness.Unhealthy,
-		f.at(1): harness.Standby,
-		f.at(2): harness.Unhealthy,
-		f.at(3): harness.Standby,
-		f.at(4): harness.Healthy,
-	})
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Unhealthy,
+		f.at(3): harness.Standby, f.at(4): harness.Healthy})
 	waitActive(h, "web", 7)
 
 	// No tier qualifies: the healthy endpoints of every tier are ready.
 	f.servers[4].SetSick(true)
-	h.WaitStates("web", harness.States{
-		f.at(0): harness.Unhealthy,
-		f.at(1): harness.Healthy,
-		f.at(2): harness.Unhealthy,
-		f.at(3): harness.Healthy,
-		f.at(4): harness.Unhealthy,
-	})
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy, f.at(2): harness.Unhealthy,
+		f.at(3): harness.Healthy, f.at(4): harness.Unhealthy})
 	waitActive(h, "web", -1)
 
 	for _, i := range []int{0, 2, 4} {
 		f.servers[i].SetSick(false)
 	}
-	h.WaitStates(
-		"web",
-		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)),
-	)
+	h.WaitStates("web",
+		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
 	waitActive(h, "web", 0)
 }
 
@@ -227,33 +207,18 @@ func TestFailOpen(t *testing.T) {
 	apply(
 		h,
 		"web",
-		spec(
-			f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"),
-			"",
-			"failover: {failbackDelaySeconds: 0, minHealthyPercent: 60, whenNoTierQualifies: AllEndpoints}",
-		),
+		spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "",
+			"failover: {failbackDelaySeconds: 0, minHealthyPercent: 60, whenNoTierQualifies: AllEndpoints}"),
 	)
-	healthy := harness.States{
-		f.at(0): harness.Healthy,
-		f.at(1): harness.Healthy,
-		f.at(2): harness.Standby,
-		f.at(3): harness.Draining,
-	}
+	healthy := harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby,
+		f.at(3): harness.Draining}
 	h.WaitStates("web", healthy)
 	f.servers[0].SetSick(true)
-	h.WaitStates("web", harness.States{
-		f.at(0): harness.Unhealthy,
-		f.at(1): harness.Standby,
-		f.at(2): harness.Healthy,
-		f.at(3): harness.DrainingStandby,
-	})
+	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Healthy,
+		f.at(3): harness.DrainingStandby})
 	f.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{
-		f.at(0): harness.FailOpen,
-		f.at(1): harness.Healthy,
-		f.at(2): harness.FailOpen,
-		f.at(3): harness.Draining,
-	})
+	h.WaitStates("web", harness.States{f.at(0): harness.FailOpen, f.at(1): harness.Healthy, f.at(2): harness.FailOpen,
+		f.at(3): harness.Draining})
 	h.WaitEvent("web", "FailOpen")
 	waitActive(h, "web", -1)
 	h.WaitReady("web")
@@ -346,19 +311,11 @@ func TestPublishNotReady(t *testing.T) {
 	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", adminState: Draining")
 	checked := "targets:\n" + targets + "healthCheck: " + httpCheck
 	apply(h, "web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
-	h.WaitStates("web", harness.States{
-		f.at(0): harness.Healthy,
-		f.at(1): harness.NotReadyToo,
-		f.at(2): harness.NotReadyToo,
-		f.at(3): "ready,serving,terminating",
-	})
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.NotReadyToo,
+		f.at(2): harness.NotReadyToo, f.at(3): "ready,serving,terminating"})
 	apply(h, "web", fmt.Sprintf(web, "")+checked)
-	h.WaitStates("web", harness.States{
-		f.at(0): harness.Healthy,
-		f.at(1): harness.Unhealthy,
-		f.at(2): harness.Standby,
-		f.at(3): harness.Draining,
-	})
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby,
+		f.at(3): harness.Draining})
 }
 
 // TestDuplicates: of two claimants of one ip:port the lower tier wins, then Active before Draining,
@@ -395,18 +352,12 @@ func TestDuplicates(t *testing.T) {
 		})
 	}
 	// With ports that all differ it is another endpoint.
-	apply(
-		h,
-		"differ",
-		"ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}",
-	)
+	apply(h, "differ",
+		"ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
 	h.WaitStates("differ", all(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.1:81")))
 	// With one in common it is not.
-	apply(
-		h,
-		"partly",
-		"ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}",
-	)
+	apply(h, "partly",
+		"ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
 	h.WaitReady("partly")
 	waitTarget(h, "partly", "two", "Unprobed", "DuplicateAddress")
 	if n := len(h.Endpoints("partly")); n != 1 {

@@ -88,59 +88,31 @@ func TestRefNotFound(t *testing.T) {
 		h.WaitStates("web", all(harness.Healthy, f.at(0)))
 	}
 	// The right is missing: the message says which binding helps.
-	refused(
-		"RefNotPermitted",
-		"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}",
-		"spec.healthCheck.tls.caCertificateRefs[0]",
-		"ca",
-		"external-backend-reference-reader",
-	)
+	refused("RefNotPermitted", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]", "ca", "external-backend-reference-reader")
 	h.WaitEvent("web", "RefNotPermitted")
 	readReferences(h)
-	refused(
-		"RefNotFound",
-		"{caCertificateRefs: [{kind: ConfigMap, name: other}]}",
-		"spec.healthCheck.tls.caCertificateRefs[0]",
-		`ConfigMap "other" does not exist`,
-	)
-	refused(
-		"RefNotFound",
-		"{caCertificateRefs: [{kind: Secret, name: ca}]}",
-		"spec.healthCheck.tls.caCertificateRefs[0]",
-		`Secret "ca" does not exist`,
-	)
-	refused(
-		"RefNotFound",
-		"{clientCertificateRef: {name: client}}",
-		"spec.healthCheck.tls.clientCertificateRef",
-		`Secret "client" does not exist`,
-	)
+	refused("RefNotFound", "{caCertificateRefs: [{kind: ConfigMap, name: other}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]", `ConfigMap "other" does not exist`)
+	refused("RefNotFound", "{caCertificateRefs: [{kind: Secret, name: ca}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]", `Secret "ca" does not exist`)
+	refused("RefNotFound", "{clientCertificateRef: {name: client}}", "spec.healthCheck.tls.clientCertificateRef",
+		`Secret "client" does not exist`)
 	ca := newAuthority(t)
 	h.ApplyObject(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "ca"},
 		Data:       map[string]string{"ca.crt": "no PEM", "good": string(ca.Cert)},
 	})
-	refused(
-		"InvalidRef",
-		"{caCertificateRefs: [{kind: ConfigMap, name: ca}]}",
-		"spec.healthCheck.tls.caCertificateRefs[0]",
-		`key "ca.crt" of ConfigMap "ca" holds no PEM certificate`,
-	)
-	refused(
-		"InvalidRef",
-		"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: absent}]}",
-		`ConfigMap "ca" has no key "absent"`,
-	)
+	refused("InvalidRef", "{caCertificateRefs: [{kind: ConfigMap, name: ca}]}",
+		"spec.healthCheck.tls.caCertificateRefs[0]", `key "ca.crt" of ConfigMap "ca" holds no PEM certificate`)
+	refused("InvalidRef", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: absent}]}",
+		`ConfigMap "ca" has no key "absent"`)
 	h.ApplyObject(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "opaque"},
 		Data:       map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key},
 	})
-	refused(
-		"InvalidRef",
-		"{clientCertificateRef: {name: opaque}}",
-		"spec.healthCheck.tls.clientCertificateRef",
-		"kubernetes.io/tls",
-	)
+	refused("InvalidRef", "{clientCertificateRef: {name: opaque}}", "spec.healthCheck.tls.clientCertificateRef",
+		"kubernetes.io/tls")
 
 	// What is there is used: the server speaks no TLS, so that its checks fail now.
 	h.ApplyObject(&corev1.Secret{
@@ -152,10 +124,8 @@ func TestRefNotFound(t *testing.T) {
 		h,
 		"web",
 		https(
-			fmt.Sprintf(
-				checked,
-				"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: good}], clientCertificateRef: {name: client}}",
-			),
+			fmt.Sprintf(checked,
+				"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: good}], clientCertificateRef: {name: client}}"),
 		),
 	)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs")
@@ -169,13 +139,9 @@ func TestRefAppears(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
 	readReferences(h)
-	apply(
-		h,
-		"web",
+	apply(h, "web",
 		"ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}, %s}",
-		f.targets(),
-		pace,
-	)
+		f.targets(), pace)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
 	h.ApplyObject(&corev1.ConfigMap{
@@ -525,14 +491,8 @@ healthCheck: %s
 func TestProbePortDenied(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
-	apply(
-		h,
-		"web",
-		"ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}",
-		strings.ReplaceAll(f.targets(), "8001", "9000"),
-		lab.HealthPath,
-		pace,
-	)
+	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}",
+		strings.ReplaceAll(f.targets(), "8001", "9000"), lab.HealthPath, pace)
 	place := f.At4(9000)
 	h.WaitStates("web", all(harness.Healthy, place))
 	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}]}]", f.V4))
@@ -552,21 +512,15 @@ func TestPolicyOnAliases(t *testing.T) {
 	h := parallel(t)
 	alias := func(name, hostname string) {
 		t.Helper()
-		apply(
-			h,
-			name,
+		apply(h, name,
 			"service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]",
-			hostname,
-		)
+			hostname)
 	}
 	through := func(name, hostname string) {
 		t.Helper()
-		apply(
-			h,
-			name,
+		apply(h, name,
 			"service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]\ndns: {resolution: Passthrough}",
-			hostname,
-		)
+			hostname)
 	}
 	refused := func(name string) {
 		t.Helper()
@@ -614,11 +568,8 @@ func TestDefaultDeny(t *testing.T) {
 	waitTarget(h, "web", "a", "Denied", "TargetDenied")
 	policy(h, "allow", "allow: [{anyTarget: {}}]")
 	h.WaitStates("web", oneEndpoint)
-	apply(
-		h,
-		"guarded",
-		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 192.0.2.1}, {name: b, address: 10.96.0.1}, {name: c, address: 203.0.113.2}]",
-	)
+	apply(h, "guarded",
+		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 192.0.2.1}, {name: b, address: 10.96.0.1}, {name: c, address: 203.0.113.2}]")
 	for _, target := range []string{"a", "b", "c"} {
 		waitTarget(h, "guarded", target, "Denied", "TargetDenied")
 	}

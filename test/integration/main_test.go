@@ -327,13 +327,8 @@ func (f farm) at(i int) netip.AddrPort { return f.places[i] }
 // target is the YAML of target i for a backend with a port named web. more is further fields, such
 // as ", tier: 1".
 func (f farm) target(i int, more string) string {
-	return fmt.Sprintf(
-		"- {name: \"%c\", address: %s, ports: [{name: web, targetPort: %d}]%s}\n",
-		'a'+i,
-		f.at(i).Addr(),
-		f.at(i).Port(),
-		more,
-	)
+	return fmt.Sprintf("- {name: \"%c\", address: %s, ports: [{name: web, targetPort: %d}]%s}\n", 'a'+i, f.at(i).Addr(),
+		f.at(i).Port(), more)
 }
 
 // targets is the YAML of all targets, without more.

@@ -271,10 +271,8 @@ func TestMessages(t *testing.T) {
 			apply(
 				h,
 				"web",
-				checked(
-					at,
-					"httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca, key: "+key+"}]"+more+"}",
-				),
+				checked(at,
+					"httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca, key: "+key+"}]"+more+"}"),
 			)
 			return nil
 		}
@@ -302,8 +300,7 @@ func TestMessages(t *testing.T) {
 			events.says("Warning EndpointUnhealthy: ", secure.String(), "TLSNameMismatch"),
 		}},
 		{"target by IP", https(secure, "ca.crt", ""), []told{
-			target("a").says("Unhealthy TLSNameMismatch: ", "healthCheck.tls.serverName", secure.String()),
-		}},
+			target("a").says("Unhealthy TLSNameMismatch: ", "healthCheck.tls.serverName", secure.String())}},
 		{"client certificate missing", https(mutual, "ca.crt", named), []told{
 			target("a").says("Unhealthy TLSClientCertificateRequired: ", "wants a client certificate",
 				"healthCheck.tls.clientCertificateRef", mutual.String()),
@@ -370,17 +367,14 @@ func TestMessages(t *testing.T) {
 			condition("Ready").says("False FamilyNotServed: ", "does not serve IPv6", "spec.service.ipFamilies"),
 		}},
 		{"duplicate address", applies(twoTargets("address: 198.51.100.1")), []told{
-			target("b").says("DuplicateAddress: ", `target "a"`),
-		}},
+			target("b").says("DuplicateAddress: ", `target "a"`)}},
 		{"duplicate address of a sibling", func(h *harness.Test) []string {
 			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: theirs}\nspec: {ports: [{name: web, port: 80}]}")
 			apply(h, "first", "serviceRef: {name: theirs}"+onePort)
 			h.WaitReady("first")
 			apply(h, "web", "serviceRef: {name: theirs}"+onePort)
 			return nil
-		}, []told{
-			target("a").says("DuplicateAddress: ", `ExternalBackend "first"`),
-		}},
+		}, []told{target("a").says("DuplicateAddress: ", `ExternalBackend "first"`)}},
 
 		// Who has traffic, why, and since when.
 		{"incident", func(h *harness.Test) []string {
@@ -403,8 +397,7 @@ func TestMessages(t *testing.T) {
 			events.says(`Normal EndpointHealthy: Target "a" at FIRST is healthy again`),
 		}},
 		{"pin", applies(twoTargets("address: 198.51.100.2, tier: 1") + "\nfailover: {pinnedTier: 1}"), []told{
-			condition("Ready").says("Tier 1 is active. spec.failover.pinnedTier pins it."),
-		}},
+			condition("Ready").says("Tier 1 is active. spec.failover.pinnedTier pins it.")}},
 		{"pin that takes everything out", func(h *harness.Test) []string {
 			spec := twoTargets("address: 198.51.100.2, tier: 1, adminState: Disabled")
 			apply(h, "web", spec)
@@ -420,11 +413,9 @@ func TestMessages(t *testing.T) {
 			events.says("Warning InvalidSpec: spec.failover.pinnedTier: "),
 		}},
 		{"Headless with another targetPort", applies("service: {type: Headless}" + onePort), []told{
-			condition("Programmed").says("True ", "headless", `port "web"`, "SRV"),
-		}},
+			condition("Programmed").says("True ", "headless", `port "web"`, "SRV")}},
 		{"Service deleted and made anew", recreate, []told{
-			events.says(`Warning ServiceRecreated: Service "web" was deleted`, "its cluster IP was OLD and is NEW"),
-		}},
+			events.says(`Warning ServiceRecreated: Service "web" was deleted`, "its cluster IP was OLD and is NEW")}},
 		{"backend that publishes nothing", applies("ports: [{name: web, port: 80}]"), []told{
 			metrics.says(`externalbackend_ready{name="web",namespace="NAMESPACE"} 0`,
 				`externalbackend_ready_endpoints{name="web",namespace="NAMESPACE"} 0`),

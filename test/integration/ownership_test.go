@@ -257,11 +257,8 @@ func TestOthersStay(t *testing.T) {
 		}
 	})
 	mark := func(o client.Object) {
-		metav1.SetMetaDataLabel(
-			o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta),
-			"example.com/theirs",
-			"yes",
-		)
+		metav1.SetMetaDataLabel(o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta),
+			"example.com/theirs", "yes")
 		o.SetAnnotations(with(o.GetAnnotations(), "example.com/theirs", "yes"))
 		o.SetFinalizers([]string{"example.com/theirs"})
 	}
@@ -270,11 +267,8 @@ func TestOthersStay(t *testing.T) {
 	edit(h, &slice, func(s *discoveryv1.EndpointSlice) { mark(s) })
 	free := func() {
 		edit(h, &corev1.Service{ObjectMeta: service.ObjectMeta}, func(s *corev1.Service) { s.Finalizers = nil })
-		edit(
-			h,
-			&discoveryv1.EndpointSlice{ObjectMeta: slice.ObjectMeta},
-			func(s *discoveryv1.EndpointSlice) { s.Finalizers = nil },
-		)
+		edit(h, &discoveryv1.EndpointSlice{ObjectMeta: slice.ObjectMeta},
+			func(s *discoveryv1.EndpointSlice) { s.Finalizers = nil })
 	}
 
 	apply(h, "web", spec("team: shop", "example.com/note: changed", ab))

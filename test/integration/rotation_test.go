@@ -63,13 +63,8 @@ func TestRotation(t *testing.T) {
 	}
 	ns.set("db.example.com", p.reply)
 	const removalDelay, drain = 25 * time.Second, 4 * time.Second // the one is three rotations
-	byName(
-		h,
-		ns,
-		"web",
-		fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())),
-		fmt.Sprintf("drainSeconds: %d", int(drain.Seconds())),
-	)
+	byName(h, ns, "web", fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())),
+		fmt.Sprintf("drainSeconds: %d", int(drain.Seconds())))
 	h.WaitReady("web")
 	seen := record(h, "web")
 	h.WaitStates("web", want)

@@ -17,13 +17,8 @@ import (
 func TestRefLife(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
-	apply(
-		h,
-		"ext",
-		"serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.targets(),
-		httpCheck,
-	)
+	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
+		httpCheck)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitEvent("ext", "ServiceNotFound")
@@ -73,23 +68,13 @@ func TestRefLife(t *testing.T) {
 	f.servers[1].SetSick(false)
 	h.WaitStates("web", healthy)
 	// The spec is followed too.
-	apply(
-		h,
-		"ext",
-		"serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.target(0, ""),
-		httpCheck,
-	)
+	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		f.target(0, ""), httpCheck)
 	h.WaitStates("web", all(harness.Healthy, f.at(0)))
 
 	h.Apply(service, "")
-	apply(
-		h,
-		"ext",
-		"serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.targets(),
-		httpCheck,
-	)
+	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
+		httpCheck)
 	h.WaitReady("ext")
 	h.WaitStates("web", healthy)
 	// The slice of target a had something in it all the while.
@@ -200,11 +185,8 @@ healthCheck: {tcpSocket: {}, ` + pace + `}
 	apply(h, "ext", spec, "web")
 	h.WaitStates("web", all(harness.Unhealthy, a)) // nobody is there
 	waitTarget(h, "ext", "b", "Unknown", "FamilyNotServed")
-	h.Apply(
-		service,
-		"web",
-		"ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone",
-	)
+	h.Apply(service, "web",
+		"ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
 	h.WaitStates("web", all(harness.NotReadyToo, a, b)) // ready without health
 	for _, s := range h.Slices("web") {
 		if e := s.Endpoints[0]; e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.Zone ||

@@ -158,12 +158,8 @@ targets:
 	}
 	for addr, web := range map[string]int32{"198.51.100.1": 8080, "198.51.100.2": 9090, "198.51.100.3": 8080} {
 		want := []discoveryv1.EndpointPort{
-			port(
-				"assoc",
-				5353,
-				corev1.ProtocolSCTP,
-				nil,
-			), port("dns", 53, corev1.ProtocolUDP, nil), port("web", web, corev1.ProtocolTCP, new("http")),
+			port("assoc", 5353, corev1.ProtocolSCTP,
+				nil), port("dns", 53, corev1.ProtocolUDP, nil), port("web", web, corev1.ProtocolTCP, new("http")),
 		}
 		if diff := gocmp.Diff(want, byAddr[addr].Ports); diff != "" {
 			t.Errorf("ports of %s, -want +got:\n%s", addr, diff)
@@ -179,29 +175,21 @@ targets:
 		t.Errorf("the Service's ports are %+v", p)
 	}
 
-	apply(
-		h,
-		"unnamed",
-		"ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", targetPort: 81}]}]",
-	)
+	apply(h, "unnamed",
+		"ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", targetPort: 81}]}]")
 	h.WaitReady("unnamed")
 	h.WaitStates("unnamed", all(harness.Healthy, at("198.51.100.1:81")))
 	if p := h.Slices("unnamed")[0].Ports[0]; p.Name == nil || *p.Name != "" {
 		t.Errorf("the slice's port is %+v", p)
 	}
 	// A port leaves, another comes, one gets another name.
-	apply(
-		h,
-		"many",
-		"ports:\n- {name: http, port: 80, targetPort: 8080}\n- {name: more, port: 81}\ntargets: [{name: a, address: 198.51.100.1}]",
-	)
+	apply(h, "many",
+		"ports:\n- {name: http, port: 80, targetPort: 8080}\n- {name: more, port: 81}\ntargets: [{name: a, address: 198.51.100.1}]")
 	h.WaitReady("many")
 	h.Eventually("the new ports", func() error {
 		all := h.Slices("many")
-		want := []discoveryv1.EndpointPort{
-			port("http", 8080, corev1.ProtocolTCP, nil),
-			port("more", 81, corev1.ProtocolTCP, nil),
-		}
+		want := []discoveryv1.EndpointPort{port("http", 8080, corev1.ProtocolTCP, nil),
+			port("more", 81, corev1.ProtocolTCP, nil)}
 		if len(all) != 1 {
 			return fmt.Errorf("there are %d slices", len(all))
 		}
@@ -470,11 +458,8 @@ healthCheck: %s
 	a := f.V4.String()
 	apply(h, "web", spec, "trafficDistribution: PreferSameZone,", a, "zone: z3,", httpCheck)
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
-	h.WaitStates("web", harness.States{
-		f.at(0):                 harness.Healthy,
-		at("198.51.100.2:8001"): "terminating",
-		at("198.51.100.3:8001"): harness.Unhealthy,
-	})
+	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.2:8001"): "terminating",
+		at("198.51.100.3:8001"): harness.Unhealthy})
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
 	if c := meta.FindStatusCondition(waitProgrammed(h, "web").Status.Conditions, "Programmed"); c.Message != "Service and EndpointSlices are as planned." {
 		t.Errorf("the message is %q", c.Message)

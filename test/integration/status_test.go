@@ -47,11 +47,8 @@ func TestStatus(t *testing.T) {
 		},
 		Conditions: []metav1.Condition{
 			condition("Ready", metav1.ConditionTrue, "Ready"), condition("Accepted", metav1.ConditionTrue, "Accepted"),
-			condition(
-				"ResolvedRefs",
-				metav1.ConditionTrue,
-				"ResolvedRefs",
-			), condition("Permitted", metav1.ConditionTrue, "Permitted"),
+			condition("ResolvedRefs", metav1.ConditionTrue,
+				"ResolvedRefs"), condition("Permitted", metav1.ConditionTrue, "Permitted"),
 			condition(
 				"NamesResolved",
 				metav1.ConditionTrue,
@@ -60,12 +57,9 @@ func TestStatus(t *testing.T) {
 		},
 	}
 	h.Eventually("the status", func() error {
-		diff := gocmp.Diff(
-			want,
-			h.Backend("web").Status,
+		diff := gocmp.Diff(want, h.Backend("web").Status,
 			cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime", "Message"),
-			cmpopts.IgnoreFields(v1alpha1.TargetStatus{}, "LastTransitionTime"),
-		)
+			cmpopts.IgnoreFields(v1alpha1.TargetStatus{}, "LastTransitionTime"))
 		if diff != "" {
 			return errors.New("-want +got:\n" + diff)
 		}
@@ -102,12 +96,8 @@ func tableOf(h *harness.Test, backend string) metav1.Table {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	url := fmt.Sprintf(
-		"%s/apis/external-backend.io/v1alpha1/namespaces/%s/externalbackends/%s",
-		h.Config.Host,
-		h.Namespace,
-		backend,
-	)
+	url := fmt.Sprintf("%s/apis/external-backend.io/v1alpha1/namespaces/%s/externalbackends/%s", h.Config.Host,
+		h.Namespace, backend)
 	req, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		h.T.Fatal(err)
@@ -164,12 +154,8 @@ func TestTargetsWorstFirst(t *testing.T) {
 		if len(s.Targets) != 64 || s.OmittedTargets != 7 || s.Targets[0].Name != "zz" ||
 			s.Targets[0].Reason != "DuplicateAddress" ||
 			len(s.Targets[0].Addresses) > 0 {
-			return fmt.Errorf(
-				"there are %d, %d are omitted, the first is %+v",
-				len(s.Targets),
-				s.OmittedTargets,
-				s.Targets[:min(1, len(s.Targets))],
-			)
+			return fmt.Errorf("there are %d, %d are omitted, the first is %+v", len(s.Targets), s.OmittedTargets,
+				s.Targets[:min(1, len(s.Targets))])
 		}
 		return nil
 	})

@@ -161,14 +161,9 @@ func (f *fleet) change(backend string) {
 	// tier 0 is the active one
 	targets.WriteString("- {name: always, address: 198.51.100.99, ports: [{name: web, targetPort: 8080}]}\n")
 	states[at("198.51.100.99:8080")] = harness.Healthy
-	apply(
-		f.h,
-		backend,
+	apply(f.h, backend,
 		"service: {type: %s, labels: {round: r%d}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n%s",
-		kind,
-		f.random.IntN(100),
-		targets.String(),
-	)
+		kind, f.random.IntN(100), targets.String())
 	f.want[backend], f.kinds[backend] = states, kind
 }
 
@@ -192,14 +187,8 @@ func (f *fleet) wait() {
 		for _, s := range all {
 			if !metav1.IsControlledBy(&s, service) || len(s.Endpoints) == 0 || len(s.Endpoints) > 3 ||
 				s.Labels["round"] != service.Labels["round"] {
-				f.h.T.Errorf(
-					"%s: slice %s is owned by %v, labelled %v and has %d endpoints",
-					backend,
-					s.Name,
-					s.OwnerReferences,
-					s.Labels,
-					len(s.Endpoints),
-				)
+				f.h.T.Errorf("%s: slice %s is owned by %v, labelled %v and has %d endpoints", backend, s.Name,
+					s.OwnerReferences, s.Labels, len(s.Endpoints))
 			}
 		}
 		groups := map[uint16]int{}
@@ -266,27 +255,19 @@ func TestRestart(t *testing.T) {
 	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
 	ns.set(
 		"_web._tcp.example.com",
-		services(
-			dns.SRV{Priority: 1, Port: 8080, Target: "db.example.com."},
-			dns.SRV{Priority: 2, Port: 8081, Target: "db.example.com."},
-		),
+		services(dns.SRV{Priority: 1, Port: 8080, Target: "db.example.com."},
+			dns.SRV{Priority: 2, Port: 8081, Target: "db.example.com."}),
 	)
 	f.servers[1].SetSick(true)
 	byName(h, ns, "named", "", "drainSeconds: 600")
-	apply(
-		h,
-		"srv",
+	apply(h, "srv",
 		"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}",
-		ns.V4,
-	)
+		ns.V4)
 	apply(
 		h,
 		"checked",
-		spec(
-			f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"),
-			"",
-			"drainSeconds: 600",
-		),
+		spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "",
+			"drainSeconds: 600"),
 	)
 	apply(h, "open", spec(f.target(1, ""), "", "failover: {whenNoTierQualifies: AllEndpoints}"))
 	apply(h, "observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
@@ -295,44 +276,21 @@ func TestRestart(t *testing.T) {
 	apply(h, "headless", "service: {type: Headless}"+onePort)
 	apply(h, "port", "service: {type: NodePort}"+onePort)
 	apply(h, "balancer", "service: {type: LoadBalancer}"+onePort)
-	apply(
-		h,
-		"alias",
-		"service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]",
-	)
-	apply(
-		h,
-		"through",
-		"service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]\ndns: {resolution: Passthrough}",
-	)
+	apply(h, "alias",
+		"service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]")
+	apply(h, "through",
+		"service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]\ndns: {resolution: Passthrough}")
 	h.Apply(serviceByHand, "theirs")
 	apply(h, "ref", "serviceRef: {name: theirs}"+onePort)
 	h.Apply(serviceByHand, "adopted")
 	apply(h, "adopted", adopting, "", "{name: web, port: 80, targetPort: 8080}")
-	apply(
-		h,
-		"invalid",
-		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, targetPort: 8080}]}]",
-	)
+	apply(h, "invalid",
+		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, targetPort: 8080}]}]")
 	h.Apply(serviceByHand, "conflict")
 	apply(h, "conflict", onePort)
 	apply(h, "missing", "serviceRef: {name: nowhere}"+onePort)
-	ready := []string{
-		"named",
-		"srv",
-		"checked",
-		"open",
-		"observed",
-		"over",
-		"unchecked",
-		"headless",
-		"port",
-		"balancer",
-		"alias",
-		"through",
-		"ref",
-		"adopted",
-	}
+	ready := []string{"named", "srv", "checked", "open", "observed", "over", "unchecked", "headless", "port",
+		"balancer", "alias", "through", "ref", "adopted"}
 	for _, name := range ready {
 		h.WaitReady(name)
 	}
@@ -340,24 +298,14 @@ func TestRestart(t *testing.T) {
 	f.servers[1].SetSick(false) // Manual keeps the other tier
 	waitTarget(h, "over", "b", v1alpha1.TargetStateHealthy, "")
 	h.WaitStates("over", harness.States{f.at(1): harness.Standby, f.at(2): harness.Healthy})
-	h.WaitStates("checked", harness.States{
-		f.at(0): harness.Healthy,
-		f.at(1): harness.Healthy,
-		f.at(2): harness.Standby,
-		f.at(3): harness.Draining,
-	})
+	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby,
+		f.at(3): harness.Draining})
 	f.servers[0].SetSick(true)
 	ns.set("db.example.com", good("198.51.100.1")) // the other one drains
-	h.WaitStates(
-		"named",
-		harness.States{at("198.51.100.1:8080"): harness.Healthy, at("198.51.100.2:8080"): harness.Draining},
-	)
-	h.WaitStates("checked", harness.States{
-		f.at(0): harness.Unhealthy,
-		f.at(1): harness.Healthy,
-		f.at(2): harness.Standby,
-		f.at(3): harness.Draining,
-	})
+	h.WaitStates("named",
+		harness.States{at("198.51.100.1:8080"): harness.Healthy, at("198.51.100.2:8080"): harness.Draining})
+	h.WaitStates("checked", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy,
+		f.at(2): harness.Standby, f.at(3): harness.Draining})
 	waitTarget(h, "observed", "a", "Unhealthy", "UnexpectedStatus")
 	waitRest(h)
 
@@ -406,12 +354,8 @@ func TestRestart(t *testing.T) {
 
 	// It is not that nobody looks any more.
 	f.servers[0].SetSick(false)
-	h.WaitStates("checked", harness.States{
-		f.at(0): harness.Healthy,
-		f.at(1): harness.Healthy,
-		f.at(2): harness.Standby,
-		f.at(3): harness.Draining,
-	})
+	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby,
+		f.at(3): harness.Draining})
 	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
 	h.WaitStates("named", all(harness.Healthy, at("198.51.100.1:8080"), at("198.51.100.2:8080")))
 	f.servers[2].SetSick(true)

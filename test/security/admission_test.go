@@ -127,11 +127,8 @@ func installAdmission(h *harness.Test, exempt string) {
 	config, err := filepath.Abs("../../config")
 	dir := h.T.TempDir()
 	relative, errRel := filepath.Rel(dir, config)
-	err = errors.Join(
-		err,
-		errRel,
-		os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, relative, exempt), 0o600),
-	)
+	err = errors.Join(err, errRel,
+		os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, relative, exempt), 0o600))
 	if err == nil {
 		_, err = h.Kubectl(h.T.Context(), "apply", "--server-side", "-k", dir)
 	}

@@ -218,16 +218,11 @@ func TestForbiddenAddresses(t *testing.T) {
 		t.Logf("%d cases", n)
 	}
 	isForbidden := func(a netip.Addr) bool {
-		return slices.ContainsFunc(
-			slices.Concat(refused, passed, beyond),
-			func(bad netip.Addr) bool { return bad.Unmap() == a.Unmap() },
-		)
+		return slices.ContainsFunc(slices.Concat(refused, passed, beyond),
+			func(bad netip.Addr) bool { return bad.Unmap() == a.Unmap() })
 	}
-	book := openLedger(
-		h,
-		judge{address: isGood, name: hasSuffix(".good.example", "nowhere.invalid"), secret: isForbidden},
-		h.Namespace,
-	)
+	book := openLedger(h,
+		judge{address: isGood, name: hasSuffix(".good.example", "nowhere.invalid"), secret: isForbidden}, h.Namespace)
 	for _, a := range attacks {
 		if a.way == "redirect" {
 			secure := a.handler.name == "https" || a.handler.name == "grpc-tls"
@@ -249,10 +244,8 @@ func TestForbiddenAddresses(t *testing.T) {
 	rounds(h, w, attacks)
 	policiesComeAndGo(h, w, attacks)
 	m.Kill()
-	m = h.StartManager(
-		"--resolv-conf="+w.dns.resolvConf,
-		"--cluster-cidrs=10.96.0.0/16,fd00:10:96::/112,10.244.0.0/24,fd00:10:244::/64,203.0.113.2/32,2001:db8:113::2/128",
-	)
+	m = h.StartManager("--resolv-conf="+w.dns.resolvConf,
+		"--cluster-cidrs=10.96.0.0/16,fd00:10:96::/112,10.244.0.0/24,fd00:10:244::/64,203.0.113.2/32,2001:db8:113::2/128")
 	rounds(h, w, attacks)
 	for _, b := range all {
 		h.Eventually(b.Name+" to be probed and judged", func() error { return judged(h, book, b.Name, attacks) })
@@ -319,10 +312,8 @@ func nameserverAttacks(h *harness.Test, w world, bad []netip.Addr) (list []names
 		n := nameserverAttack{backend: b.Name, name: b.Name + ".good.example", oneIsGood: i%4 == 0}
 		b.Spec.DNS = &v1alpha1.DNS{MinTTLSeconds: 1, Transport: transports[i%3], Nameservers: []string{ns.String()}}
 		if n.oneIsGood {
-			b.Spec.DNS.Nameservers, b.Spec.DNS.Transport = append(
-				b.Spec.DNS.Nameservers,
-				w.dns.V4.String(),
-			), v1alpha1.DNSTransportUDP
+			b.Spec.DNS.Nameservers, b.Spec.DNS.Transport = append(b.Spec.DNS.Nameservers,
+				w.dns.V4.String()), v1alpha1.DNSTransportUDP
 		}
 		w.dns.tell(n.name, truth(goodAddr(30000+i, netip.IPv4Unspecified())))
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Hostname: n.name}}

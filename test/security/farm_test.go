@@ -133,10 +133,8 @@ func (f *farm) open(t testing.TB, port int, secure bool) net.Listener {
 	}
 	listener = counting{listener, f}
 	if secure {
-		listener = tls.NewListener(
-			listener,
-			&tls.Config{Certificates: []tls.Certificate{f.certificate}, NextProtos: []string{"h2", "http/1.1"}},
-		)
+		listener = tls.NewListener(listener,
+			&tls.Config{Certificates: []tls.Certificate{f.certificate}, NextProtos: []string{"h2", "http/1.1"}})
 	}
 	return listener
 }
@@ -205,14 +203,8 @@ func (f *farm) serve(w http.ResponseWriter, r *http.Request) {
 
 // mislead answers with every header and body that has led some client elsewhere.
 func mislead(w http.ResponseWriter, to string) {
-	codes := []int{
-		http.StatusMovedPermanently,
-		http.StatusFound,
-		http.StatusSeeOther,
-		http.StatusTemporaryRedirect,
-		http.StatusPermanentRedirect,
-		http.StatusUseProxy,
-	}
+	codes := []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect, http.StatusUseProxy}
 	w.Header().Set("Location", to)
 	w.Header().Set("Content-Location", to)
 	w.Header().Set("Refresh", "0; url="+to)
@@ -264,8 +256,7 @@ func selfSigned(t testing.TB, name string) tls.Certificate {
 			1,
 		), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		DNSNames: []string{
-			name + ".example",
-		}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+			name + ".example"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		OCSPServer: []string{canary}, IssuingCertificateURL: []string{canary}, CRLDistributionPoints: []string{canary},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

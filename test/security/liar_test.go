@@ -178,10 +178,8 @@ func (a *reply) add(name string, addrs ...netip.Addr) {
 // alias makes the asked name another's alias.
 func (a *reply) alias(of string) {
 	header := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(a.name + "."), Class: dnsmessage.ClassINET}
-	a.Answers = append(
-		a.Answers,
-		dnsmessage.Resource{Header: header, Body: &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(of + ".")}},
-	)
+	a.Answers = append(a.Answers,
+		dnsmessage.Resource{Header: header, Body: &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(of + ".")}})
 }
 
 // service adds an SRV record, with an address of its host beside it that nobody asked for.

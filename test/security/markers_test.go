@@ -75,10 +75,8 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 	secure := func(f *farm, port int) {
 		listener := f.open(t, port, false)
 		answer(
-			tls.NewListener(
-				listener,
-				&tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert},
-			),
+			tls.NewListener(listener,
+				&tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert}),
 			f.serve,
 		)
 	}
@@ -91,13 +89,9 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 		}
 	}
 	return []leak{
-		{
-			"status",
-			"http",
-			says("HTTP/1.1 500 " + marker + "\r\nX-Error: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker),
-			nil,
-			v1alpha1.TargetReasonUnexpectedStatus,
-		},
+		{"status", "http",
+			says("HTTP/1.1 500 " + marker + "\r\nX-Error: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker), nil,
+			v1alpha1.TargetReasonUnexpectedStatus},
 		{
 			"body",
 			"http",
@@ -109,13 +103,8 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 		},
 		{"garbage", "http", says(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
 		{"no-http2", "grpc", says(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
-		{
-			"text",
-			"tcp",
-			goesOn,
-			func(h *v1alpha1.HealthCheck) { h.TCPSocket.Send = marker },
-			v1alpha1.TargetReasonUnexpectedResponse,
-		},
+		{"text", "tcp", goesOn, func(h *v1alpha1.HealthCheck) { h.TCPSocket.Send = marker },
+			v1alpha1.TargetReasonUnexpectedResponse},
 		{"grpc-message", "grpc", func(f *farm, port int) {
 			answer(f.open(t, port, false), func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "application/grpc")
@@ -123,20 +112,10 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 				w.Header().Set("Grpc-Status", "13")
 			})
 		}, nil, v1alpha1.TargetReasonUnexpectedStatus},
-		{
-			"issuer",
-			"https",
-			secure,
-			trusts(v1alpha1.CACertificateKindSecret, "of-farm", marker+".example"),
-			v1alpha1.TargetReasonTLSUnknownAuthority,
-		},
-		{
-			"subject",
-			"https",
-			secure,
-			trusts(v1alpha1.CACertificateKindConfigMap, "authority", "other.example"),
-			v1alpha1.TargetReasonTLSNameMismatch,
-		},
+		{"issuer", "https", secure, trusts(v1alpha1.CACertificateKindSecret, "of-farm", marker+".example"),
+			v1alpha1.TargetReasonTLSUnknownAuthority},
+		{"subject", "https", secure, trusts(v1alpha1.CACertificateKindConfigMap, "authority", "other.example"),
+			v1alpha1.TargetReasonTLSNameMismatch},
 		{"client", "https", secure, func(h *v1alpha1.HealthCheck) {
 			trusts(v1alpha1.CACertificateKindConfigMap, "authority", marker+".example")(h)
 			h.TLS.ClientCertificateRef = &v1alpha1.SecretReference{Name: "client"}
@@ -201,13 +180,8 @@ func TestMarkers(t *testing.T) {
 		h.Eventually(l.name+" to be judged", func() error {
 			is := targetOf(h.Backend(l.name), "t")
 			if endpointsAt(h, l.name)[at(i)] != state || is.Reason != l.reason {
-				return fmt.Errorf(
-					"it is %q and %s for %q, not for %q",
-					endpointsAt(h, l.name)[at(i)],
-					is.State,
-					is.Reason,
-					l.reason,
-				)
+				return fmt.Errorf("it is %q and %s for %q, not for %q", endpointsAt(h, l.name)[at(i)], is.State,
+					is.Reason, l.reason)
 			}
 			return nil
 		})
@@ -241,10 +215,8 @@ func whispers(h *harness.Test, w world) {
 	w.dns.tell("failed.good.example", func(r *reply, n int) {
 		silence(r, n)
 		explained := dnsmessage.OPTResource{Options: []dnsmessage.Option{{Code: 15, Data: append([]byte{0, 0}, marker...)}}}
-		r.Additionals = append(
-			r.Additionals,
-			dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(".")}, Body: &explained},
-		)
+		r.Additionals = append(r.Additionals,
+			dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(".")}, Body: &explained})
 	})
 	for _, name := range []string{"whispered", "failed"} {
 		b := newBackend(name, byName["none"])

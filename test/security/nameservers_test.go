@@ -62,11 +62,8 @@ func TestNameservers(t *testing.T) {
 		}
 		return nil
 	}
-	tenant.Within(
-		2*harness.Patience,
-		"slow names to be resolved",
-		func() error { return published(tenant, "slow", slowNames) },
-	)
+	tenant.Within(2*harness.Patience, "slow names to be resolved",
+		func() error { return published(tenant, "slow", slowNames) })
 	for i := range 5 {
 		b := newBackend(fmt.Sprint("other-", i), byName["none"])
 		host := b.Name + ".good.example"

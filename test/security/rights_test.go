@@ -72,12 +72,8 @@ func TestRights(t *testing.T) {
 		// How often an event comes again, and whether the API server streams, is not in our hands.
 		depends := strings.HasPrefix(right, "list ") || strings.HasPrefix(right, "patch events")
 		if !granted[right] || used[right] && !depends {
-			t.Errorf(
-				"the right to %s: granted %t, used %t; it has no place in the reviewed list",
-				right,
-				granted[right],
-				used[right],
-			)
+			t.Errorf("the right to %s: granted %t, used %t; it has no place in the reviewed list", right,
+				granted[right], used[right])
 		}
 	}
 }

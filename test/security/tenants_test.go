@@ -70,12 +70,8 @@ func TestReferences(t *testing.T) {
 	}
 	m := tenant.StartManager("--zap-log-level=9")
 	tenant.WaitReady("own")
-	tenant.WaitCondition(
-		"no-certificate",
-		v1alpha1.ConditionResolvedRefs,
-		metav1.ConditionFalse,
-		v1alpha1.ReasonInvalidRef,
-	)
+	tenant.WaitCondition("no-certificate", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse,
+		v1alpha1.ReasonInvalidRef)
 	tenant.WaitCondition("elsewhere", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotFound)
 	unbound.WaitCondition("unbound", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonRefNotPermitted)
 	metrics, _ := json.Marshal(m.Metrics())
@@ -225,17 +221,8 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s: %v", tc.field, err)
 		}
 	}
-	names := []string{
-		"Connection",
-		"Content-Length",
-		"Keep-Alive",
-		"Proxy-Authorization",
-		"Proxy-Connection",
-		"TE",
-		"Trailer",
-		"transfer-encoding",
-		"Upgrade",
-	}
+	names := []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE",
+		"Trailer", "transfer-encoding", "Upgrade"}
 	for i, name := range names {
 		b := newBackend(fmt.Sprint("hop-", i), byName["http"])
 		b.Spec.HealthCheck.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: name, Value: "1"}}
@@ -271,10 +258,8 @@ func TestCrowd(t *testing.T) {
 			b := newBackend(fmt.Sprint("crowd-", i), byName["none"])
 			b.Namespace = crowd.Namespace
 			for j := range each {
-				b.Spec.Targets = append(
-					b.Spec.Targets,
-					v1alpha1.Target{Name: fmt.Sprint("t", j), Address: goodAddr(j+1, netip.IPv4Unspecified()).String()},
-				)
+				b.Spec.Targets = append(b.Spec.Targets,
+					v1alpha1.Target{Name: fmt.Sprint("t", j), Address: goodAddr(j+1, netip.IPv4Unspecified()).String()})
 			}
 			if err := crowd.Client.Create(t.Context(), b); err != nil {
 				created <- err

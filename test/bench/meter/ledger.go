@@ -33,11 +33,8 @@ type Ledger struct {
 
 // WatchSlices begins a ledger. Close it in the end.
 func WatchSlices(ctx context.Context, c client.WithWatch) (*Ledger, error) {
-	w, err := c.Watch(
-		ctx,
-		&discoveryv1.EndpointSliceList{},
-		client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.ManagedBy},
-	)
+	w, err := c.Watch(ctx, &discoveryv1.EndpointSliceList{},
+		client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.ManagedBy})
 	if err != nil {
 		return nil, err
 	}

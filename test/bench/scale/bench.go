@@ -110,10 +110,8 @@ func (b *bench) close() {
 }
 
 func (b *bench) run(ctx context.Context) error {
-	fmt.Fprintln(
-		b.table,
-		"phase\ttime\tslice writes\tof them created\tother writes\tmanager CPU\tmanager RSS\tload average",
-	)
+	fmt.Fprintln(b.table,
+		"phase\ttime\tslice writes\tof them created\tother writes\tmanager CPU\tmanager RSS\tload average")
 	steps := []struct {
 		name string
 		do   func(context.Context) (string, error)
@@ -218,10 +216,8 @@ func (b *bench) publishMany(ctx context.Context) (string, error) {
 	for i := range backends {
 		backend := newBackend(fmt.Sprintf("many-%d", i))
 		for j := range perBackend {
-			backend.Spec.Targets = append(
-				backend.Spec.Targets,
-				v1alpha1.Target{Name: fmt.Sprintf("t%d", j), Address: meter.Address(i*perBackend + j).String()},
-			)
+			backend.Spec.Targets = append(backend.Spec.Targets,
+				v1alpha1.Target{Name: fmt.Sprintf("t%d", j), Address: meter.Address(i*perBackend + j).String()})
 		}
 		if err := b.lab.Client.Create(ctx, backend); err != nil {
 			return "", err
@@ -281,10 +277,8 @@ func (b *bench) publishOne(ctx context.Context) (string, error) {
 	backend := newBackend("one")
 	backend.Spec.DNS = &v1alpha1.DNS{Nameservers: []string{b.targets.machine.At4(53).String()}}
 	for i := range names {
-		backend.Spec.Targets = append(
-			backend.Spec.Targets,
-			v1alpha1.Target{Name: fmt.Sprintf("n%d", i), Hostname: fmt.Sprintf("n%d.%s", i, zone)},
-		)
+		backend.Spec.Targets = append(backend.Spec.Targets,
+			v1alpha1.Target{Name: fmt.Sprintf("n%d", i), Hostname: fmt.Sprintf("n%d.%s", i, zone)})
 	}
 	backend.Spec.HealthCheck = check(periodOfOne)
 	start := time.Now()

@@ -112,15 +112,8 @@ func newUpstream() *upstream {
 	}
 	c := &client{}
 	return &upstream{
-		reconciler: endpointslice.NewReconciler(
-			c,
-			corelisters.NewNodeLister(nodes),
-			perSlice,
-			endpointsliceutil.NewEndpointSliceTracker(),
-			nil,
-			nil,
-			"endpointslice-controller.k8s.io",
-		),
+		reconciler: endpointslice.NewReconciler(c, corelisters.NewNodeLister(nodes), perSlice,
+			endpointsliceutil.NewEndpointSliceTracker(), nil, nil, "endpointslice-controller.k8s.io"),
 		client: c,
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders-uid"},
@@ -186,22 +179,16 @@ func (c *client) DiscoveryV1() discoveryclient.DiscoveryV1Interface { return c }
 
 func (c *client) EndpointSlices(string) discoveryclient.EndpointSliceInterface { return c }
 
-func (c *client) Create(
-	_ context.Context,
-	s *discoveryv1.EndpointSlice,
-	_ metav1.CreateOptions,
-) (*discoveryv1.EndpointSlice, error) {
+func (c *client) Create(_ context.Context, s *discoveryv1.EndpointSlice,
+	_ metav1.CreateOptions) (*discoveryv1.EndpointSlice, error) {
 	s.Name = fmt.Sprintf("%s%05d", s.GenerateName, c.store.created)
 	s.UID = types.UID(s.Name)
 	c.store.create(s)
 	return s, nil
 }
 
-func (c *client) Update(
-	_ context.Context,
-	s *discoveryv1.EndpointSlice,
-	_ metav1.UpdateOptions,
-) (*discoveryv1.EndpointSlice, error) {
+func (c *client) Update(_ context.Context, s *discoveryv1.EndpointSlice,
+	_ metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error) {
 	c.store.update(s)
 	return s, nil
 }

@@ -17,29 +17,10 @@ import (
 func main() {
 	only := flag.String("only", "", "run the traces whose name contains this")
 	flag.Parse()
-	fmt.Printf(
-		"%s %s/%s, %d processors, at most %d endpoints to a slice\n\n",
-		runtime.Version(),
-		runtime.GOOS,
-		runtime.GOARCH,
-		runtime.NumCPU(),
-		perSlice,
-	)
-	fmt.Printf(
-		row,
-		"trace",
-		"",
-		"steps",
-		"writes",
-		"/ W*",
-		"JSON, MB",
-		"protobuf",
-		"slices / ideal",
-		"worst",
-		"CPU, ms/step",
-		"allocations",
-		"missing",
-	)
+	fmt.Printf("%s %s/%s, %d processors, at most %d endpoints to a slice\n\n", runtime.Version(), runtime.GOOS,
+		runtime.GOARCH, runtime.NumCPU(), perSlice)
+	fmt.Printf(row, "trace", "", "steps", "writes", "/ W*", "JSON, MB", "protobuf", "slices / ideal", "worst",
+		"CPU, ms/step", "allocations", "missing")
 	fmt.Printf(row, "---", "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:")
 	var goals []goal
 	var writes, least int
@@ -67,21 +48,9 @@ const row = "| %-46s | %-8s | %6s | %6s | %5s | %9s | %8s | %14s | %5s | %12s | 
 func (r *result) print(trace, contender string) {
 	fixed := func(x float64, digits int) string { return strconv.FormatFloat(x, 'f', digits, 64) }
 	steps := float64(r.steps)
-	fmt.Printf(
-		row,
-		trace,
-		contender,
-		strconv.Itoa(r.steps),
-		strconv.Itoa(r.writes),
-		fixed(ratio(r.writes, r.least), 2),
-		fixed(float64(r.json)/1e6, 2),
-		fixed(float64(r.protobuf)/1e6, 2),
-		fixed(r.end, 2),
-		fixed(r.worst, 2),
-		fixed(r.cpu.Seconds()*1000/steps, 3),
-		fixed(float64(r.allocations)/steps, 0),
-		strconv.Itoa(r.missing),
-	)
+	fmt.Printf(row, trace, contender, strconv.Itoa(r.steps), strconv.Itoa(r.writes), fixed(ratio(r.writes, r.least), 2),
+		fixed(float64(r.json)/1e6, 2), fixed(float64(r.protobuf)/1e6, 2), fixed(r.end, 2), fixed(r.worst, 2),
+		fixed(r.cpu.Seconds()*1000/steps, 3), fixed(float64(r.allocations)/steps, 0), strconv.Itoa(r.missing))
 }
 
 // ratio is a/b, and 1 where both are nothing.

@@ -45,11 +45,8 @@ func traces() []trace {
 		{"replace 5,000 by 50, oldest first, with surge", fresh(0, 5000, ""), replaceSurging(5000, 50)},
 		{"shrink 10,000 to 1,000, then 1,000 small steps", fresh(0, 10_000, ""), shrink(10_000, 1000, 1000)},
 		{"20,000 small changes around 500", fresh(0, 500, ""), wander(500, 20_000)},
-		{
-			"one of three zones (3,000) unready and back",
-			threeZones(1000),
-			zoneOut(1000, func(b *backend) bool { b.ready = false; return true }),
-		},
+		{"one of three zones (3,000) unready and back", threeZones(1000),
+			zoneOut(1000, func(b *backend) bool { b.ready = false; return true })},
 		{"one of three zones (3,000) gone and back", threeZones(1000), zoneOut(1000, func(*backend) bool { return false })},
 		{"256 addresses, 8 replaced, 1,000 times", fresh(0, 256, ""), rotate(256, 8, 1000)},
 	}

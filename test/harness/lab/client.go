@@ -28,13 +28,8 @@ func Sender(from *devcluster.Namespace, network, addr string) Send {
 		return func(ctx context.Context) (string, error) { return get(ctx, client, "http://"+addr+"/") }
 	case "tcp":
 		return func(ctx context.Context) (string, error) {
-			return say(
-				ctx,
-				from,
-				network,
-				addr,
-				func(conn net.Conn) (string, error) { return bufio.NewReader(conn).ReadString('\n') },
-			)
+			return say(ctx, from, network, addr,
+				func(conn net.Conn) (string, error) { return bufio.NewReader(conn).ReadString('\n') })
 		}
 	default:
 		return func(ctx context.Context) (string, error) {
@@ -47,12 +42,8 @@ func Sender(from *devcluster.Namespace, network, addr string) Send {
 	}
 }
 
-func say(
-	ctx context.Context,
-	from *devcluster.Namespace,
-	network, addr string,
-	read func(net.Conn) (string, error),
-) (string, error) {
+func say(ctx context.Context, from *devcluster.Namespace, network, addr string,
+	read func(net.Conn) (string, error)) (string, error) {
 	conn, err := from.Dial(ctx, network, addr)
 	if err != nil {
 		return "", err

@@ -186,13 +186,13 @@ func (r *Reconciler) writeService(ctx context.Context, s *corev1.Service, m *mem
 		if err := r.Create(ctx, s); err != nil {
 			return err
 		}
-		m.service = writtenService{service: s, created: r.now()}
+		m.writes.ServiceCreated(s, r.now())
 		return nil
 	}
 	if err := r.Update(ctx, s); err != nil {
 		return err
 	}
-	m.service.service = s
+	m.writes.ServiceUpdated(s)
 	return nil
 }
 
@@ -300,7 +300,7 @@ func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
 		w.wrote = true
 		w.current[s.Name] = s
 		delete(w.memory.refusedSlices, s.Name)
-		w.memory.createdSlice(s, w.now())
+		w.memory.writes.SliceCreated(s, w.now())
 		return
 	}
 	switch {
@@ -334,7 +334,7 @@ func (w *sliceWriter) write(s *discoveryv1.EndpointSlice) {
 	if err == nil {
 		w.wrote = true
 		w.current[s.Name] = s
-		w.memory.updatedSlice(s)
+		w.memory.writes.SliceUpdated(s)
 		return
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
@@ -387,7 +387,7 @@ func (w *sliceWriter) remove(s *discoveryv1.EndpointSlice) {
 	if err == nil || apierrors.IsNotFound(err) {
 		w.wrote = true
 		delete(w.current, s.Name)
-		w.memory.deletedSlice(s)
+		w.memory.writes.SliceDeleted(s)
 		return
 	}
 	if apierrors.IsConflict(err) {
@@ -412,10 +412,10 @@ func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
 		w.memory.take(live.Name)
 		w.stale = true
 	case err == nil && ours(&live) && cmp.Or(live.Labels[v1alpha1.LabelName], w.backend.Name) == w.backend.Name:
-		w.memory.createdSlice(&live, w.now())
+		w.memory.writes.SliceCreated(&live, w.now())
 		w.stale = true
 	case apierrors.IsNotFound(err):
-		w.memory.deletedSlice(s)
+		w.memory.writes.SliceDeleted(s)
 		w.stale = true
 	}
 }

@@ -4,18 +4,16 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
+	"github.com/external-backend/operator/internal/writecache"
 )
 
 // memory is what one ExternalBackend's reconciles hand on to the next one. All of it can be lost:
@@ -55,11 +53,8 @@ type memory struct {
 	generation int64
 	refs       references
 
-	// service and slices are what was written last, until the cache has seen it, so that a stale
-	// cache, or an API server that can be written but not watched, makes nobody plan on what is past.
-	service  writtenService
-	slices   map[string]written
-	deleted  map[types.UID]bool
+	// writes are our last writes of the Service and the slices, until the cache shows them.
+	writes   writecache.Overlay
 	crossing crossing
 
 	// taken are names of slices that other people's objects have.
@@ -108,7 +103,7 @@ func (m *memories) of(key types.NamespacedName) *memory {
 		m.byKey = map[types.NamespacedName]*memory{}
 	}
 	if m.byKey[key] == nil {
-		m.byKey[key] = &memory{slices: map[string]written{}, deleted: map[types.UID]bool{}, refusedSlices: map[string]int{}}
+		m.byKey[key] = &memory{refusedSlices: map[string]int{}}
 	}
 	return m.byKey[key]
 }
@@ -188,76 +183,6 @@ func (m *memory) take(name string) {
 	m.taken[name] = true
 }
 
-// unseen is how long a created object counts as there before the cache has shown it. It only has to
-// outlast the cache's delay: what is created once more by mistake collides with itself.
-const unseen = time.Minute
-
-// written is a slice as the API server returned it from a write.
-type written struct {
-	slice *discoveryv1.EndpointSlice
-	// created is when, for one that the cache has never shown.
-	created time.Time
-}
-
-// writtenService is the same for the Service.
-type writtenService struct {
-	service *corev1.Service
-	created time.Time
-}
-
-// latest puts what was written last over what the cache shows, and drops what the cache has caught
-// up with.
-func (m *memory) latest(cached []*discoveryv1.EndpointSlice, now time.Time) []*discoveryv1.EndpointSlice {
-	out := make([]*discoveryv1.EndpointSlice, 0, len(cached)+len(m.slices))
-	kept := map[string]written{}
-	gone := map[types.UID]bool{}
-	seen := make(map[string]bool, len(cached))
-	for _, s := range cached {
-		if m.deleted[s.UID] { // its name may be another's by now
-			gone[s.UID] = true
-			continue
-		}
-		seen[s.Name] = true
-		if w, ok := m.slices[s.Name]; ok && newer(w.slice, s) {
-			s = w.slice
-			kept[s.Name] = written{slice: s}
-		}
-		out = append(out, s)
-	}
-	for name, w := range m.slices {
-		if !seen[name] && now.Sub(w.created) < unseen {
-			out = append(out, w.slice)
-			kept[name] = w
-		}
-	}
-	m.slices, m.deleted = kept, gone
-	return out
-}
-
-// latestService does the same for the Service; cached is nil where the cache has none.
-func (m *memory) latestService(cached *corev1.Service, now time.Time) *corev1.Service {
-	switch w := m.service.service; {
-	case w == nil:
-	case cached != nil && newer(w, cached):
-		m.service.created = time.Time{}
-		return w
-	case cached == nil && now.Sub(m.service.created) < unseen:
-		return w
-	}
-	m.service = writtenService{}
-	return cached
-}
-
-// outstanding tells whether the cache has yet to show something that was created.
-func (m *memory) outstanding() bool {
-	for _, w := range m.slices {
-		if !w.created.IsZero() {
-			return true
-		}
-	}
-	return !m.service.created.IsZero()
-}
-
 // refusedSlice remembers that the API server refused to create s.
 func (m *memory) refusedSlice(s *discoveryv1.EndpointSlice) {
 	m.sliceTries++
@@ -280,19 +205,6 @@ func (m *memory) inTurn(create []*discoveryv1.EndpointSlice) []*discoveryv1.Endp
 	return slices.SortedStableFunc(slices.Values(create), func(a, b *discoveryv1.EndpointSlice) int {
 		return cmp.Compare(m.refusedSlices[a.Name], m.refusedSlices[b.Name])
 	})
-}
-
-func (m *memory) createdSlice(s *discoveryv1.EndpointSlice, now time.Time) {
-	m.slices[s.Name] = written{slice: s, created: now}
-}
-
-func (m *memory) updatedSlice(s *discoveryv1.EndpointSlice) {
-	m.slices[s.Name] = written{slice: s, created: m.slices[s.Name].created}
-}
-
-func (m *memory) deletedSlice(s *discoveryv1.EndpointSlice) {
-	delete(m.slices, s.Name)
-	m.deleted[s.UID] = true
 }
 
 // keptGrace is how long slices that were kept with their Service wait for their ExternalBackend
@@ -318,15 +230,4 @@ func (m *memory) abandoned(kept []*discoveryv1.EndpointSlice, now time.Time) (du
 	}
 	m.gone = gone
 	return due, next
-}
-
-// newer tells which of two states of one object came later.
-func newer(a, b client.Object) bool { return later(a.GetResourceVersion(), b.GetResourceVersion()) }
-
-// later compares resource versions as numbers, which etcd's are and KEP-5504 promises; what is no
-// number is never later.
-func later(a, b string) bool {
-	va, errA := strconv.ParseUint(a, 10, 64)
-	vb, errB := strconv.ParseUint(b, 10, 64)
-	return errA == nil && errB == nil && va > vb
 }

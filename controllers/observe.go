@@ -21,6 +21,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
+	"github.com/external-backend/operator/internal/writecache"
 )
 
 // The fields by which the cache finds objects.
@@ -82,7 +83,7 @@ type observation struct {
 // observe reads all that a reconcile of b goes by, from the cache and what was written since.
 func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m *memory) (*observation, error) {
 	o := &observation{status: b.Status}
-	if m.status != nil && later(m.writtenStatus(), b.ResourceVersion) { // the cache is behind
+	if m.status != nil && writecache.Newer(m.writtenStatus(), b.ResourceVersion) { // the cache is behind
 		o.status = *m.status
 	}
 	key := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
@@ -92,7 +93,7 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 	} else if !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	o.service = m.latestService(o.service, r.now())
+	o.service = m.writes.Service(o.service, r.now())
 	o.invalid = plan.Validate(b, o.service)
 	b = m.inForce(b, o.invalid == "")
 	o.inForce = b
@@ -107,7 +108,7 @@ func (r *Reconciler) observe(ctx context.Context, b *v1alpha1.ExternalBackend, m
 	if err != nil {
 		return nil, err
 	}
-	o.slices = m.latest(cached, r.now())
+	o.slices = m.writes.Slices(cached, r.now())
 	if err := r.observeOthers(ctx, b, key, o, m); err != nil {
 		return nil, err
 	}
@@ -264,7 +265,7 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 	if err := r.Get(ctx, service, &endpoints); client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	if later(m.markedEndpoints, endpoints.ResourceVersion) { // the cache has yet to show it
+	if writecache.Newer(m.markedEndpoints, endpoints.ResourceVersion) { // the cache has yet to show it
 		metav1.SetMetaDataLabel(&endpoints.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
 	}
 	o.judge(b, foreign, &endpoints)

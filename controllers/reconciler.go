@@ -22,6 +22,7 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
+	"github.com/external-backend/operator/internal/writecache"
 )
 
 // Options are the manager's flags that reconciling goes by.
@@ -157,8 +158,8 @@ func collected(b *v1alpha1.ExternalBackend) bool {
 // until is how long to wait for the first of the times at which something changes by time alone; 0
 // where nothing does.
 func (r *Reconciler) until(planned, status time.Time, m *memory) time.Duration {
-	if m.outstanding() {
-		planned = earlier(planned, r.now().Add(unseen))
+	if m.writes.AwaitingCache() {
+		planned = earlier(planned, r.now().Add(writecache.CreationTimeout))
 	}
 	return r.after(earlier(planned, earlier(status, earlier(m.events.next(), m.logged.next()))))
 }

@@ -1,0 +1,141 @@
+// Package writecache lays what we wrote to the API server over what an informer cache shows, so
+// that a reconcile reads its own writes. Without it a plan made while the cache is behind, or while
+// its watch is broken, would be based on the past.
+//
+// A wrong belief does no harm: it shows as a conflict, after which the API server is asked and the
+// answer is recorded here.
+package writecache
+
+import (
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// CreationTimeout is how long a created object counts as existing before the cache has shown it. It
+// only has to exceed the delay of the cache: an object that is created twice by mistake gets an
+// "already exists" from the API server.
+const CreationTimeout = time.Minute
+
+// Overlay holds the Service and the slices of one ExternalBackend as our last writes left them,
+// until the cache shows them. The zero Overlay is empty. It is not safe for concurrent use.
+type Overlay struct {
+	service write[*corev1.Service]
+	slices  map[string]write[*discoveryv1.EndpointSlice] // by name
+	deleted map[types.UID]bool                           // slices that we deleted
+}
+
+// write is an object as the API server returned it.
+type write[T metav1.Object] struct {
+	object T
+	// created is when we created the object. It is zero once the cache has shown it.
+	created time.Time
+}
+
+// awaited reports whether the cache may still come to show the object, which it does not show now.
+func (w write[T]) awaited(now time.Time) bool { return now.Sub(w.created) < CreationTimeout }
+
+// Service returns the newer of the Service that the cache shows, nil for none, and the one that we
+// wrote. It drops our write when the cache has caught up.
+func (o *Overlay) Service(cached *corev1.Service, now time.Time) *corev1.Service {
+	w := o.service.object
+	switch {
+	case w == nil:
+	case cached != nil && Newer(w.ResourceVersion, cached.ResourceVersion):
+		o.service.created = time.Time{}
+		return w
+	case cached == nil && o.service.awaited(now):
+		return w
+	}
+
+	o.service = write[*corev1.Service]{}
+	return cached
+}
+
+// Slices does for slices what Service does for the Service. It also leaves out the slices that we
+// deleted.
+func (o *Overlay) Slices(cached []*discoveryv1.EndpointSlice, now time.Time) []*discoveryv1.EndpointSlice {
+	out := make([]*discoveryv1.EndpointSlice, 0, len(cached)+len(o.slices))
+	slices := map[string]write[*discoveryv1.EndpointSlice]{}
+	deleted := map[types.UID]bool{}
+	shown := make(map[string]bool, len(cached))
+
+	for _, s := range cached {
+		if o.deleted[s.UID] { // a new slice may have its name by now
+			deleted[s.UID] = true
+			continue
+		}
+		shown[s.Name] = true
+		if w, ok := o.slices[s.Name]; ok && Newer(w.object.ResourceVersion, s.ResourceVersion) {
+			s = w.object
+			slices[s.Name] = write[*discoveryv1.EndpointSlice]{object: s}
+		}
+		out = append(out, s)
+	}
+
+	for name, w := range o.slices {
+		if !shown[name] && w.awaited(now) {
+			out = append(out, w.object)
+			slices[name] = w
+		}
+	}
+
+	o.slices, o.deleted = slices, deleted
+	return out
+}
+
+// AwaitingCache reports whether the cache has yet to show an object that we created.
+func (o *Overlay) AwaitingCache() bool {
+	for _, w := range o.slices {
+		if !w.created.IsZero() {
+			return true
+		}
+	}
+	return !o.service.created.IsZero()
+}
+
+// ServiceCreated records a Service that we created.
+func (o *Overlay) ServiceCreated(s *corev1.Service, now time.Time) {
+	o.service = write[*corev1.Service]{object: s, created: now}
+}
+
+// ServiceUpdated records a Service that we updated.
+func (o *Overlay) ServiceUpdated(s *corev1.Service) { o.service.object = s }
+
+// SliceCreated records a slice that we created, or found at the API server.
+func (o *Overlay) SliceCreated(s *discoveryv1.EndpointSlice, now time.Time) {
+	o.setSlice(s, now)
+}
+
+// SliceUpdated records a slice that we updated.
+func (o *Overlay) SliceUpdated(s *discoveryv1.EndpointSlice) {
+	o.setSlice(s, o.slices[s.Name].created)
+}
+
+// SliceDeleted records that a slice is gone from the API server.
+func (o *Overlay) SliceDeleted(s *discoveryv1.EndpointSlice) {
+	delete(o.slices, s.Name)
+	if o.deleted == nil {
+		o.deleted = map[types.UID]bool{}
+	}
+	o.deleted[s.UID] = true
+}
+
+func (o *Overlay) setSlice(s *discoveryv1.EndpointSlice, created time.Time) {
+	if o.slices == nil {
+		o.slices = map[string]write[*discoveryv1.EndpointSlice]{}
+	}
+	o.slices[s.Name] = write[*discoveryv1.EndpointSlice]{object: s, created: created}
+}
+
+// Newer reports whether resource version a came after b. It compares them as numbers, which etcd's
+// are and KEP-5504 promises; a version that is no number is never newer.
+func Newer(a, b string) bool {
+	va, errA := strconv.ParseUint(a, 10, 64)
+	vb, errB := strconv.ParseUint(b, 10, 64)
+	return errA == nil && errB == nil && va > vb
+}

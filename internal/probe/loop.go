@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/external-backend/operator/internal/fair"
+	"github.com/external-backend/operator/internal/fairqueue"
 )
 
 const (
@@ -108,7 +108,7 @@ type loop struct {
 	flights queue[*attempt] // what is in flight, by the time that it is looked at if nothing happens
 	// targets whose probe is due and finds no room, by namespace, so that nobody waits for all that
 	// somebody else wants probed
-	line    fair.Line[*target]
+	line    fairqueue.Queue[*target]
 	silent  *silentRoom // where those that are silent or slow wait, and what of the room they hold
 	ended   []*attempt  // not settled yet
 	overdue []*attempt  // unanswered for long, which is to be noted

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/external-backend/operator/internal/fair"
+	"github.com/external-backend/operator/internal/fairqueue"
 )
 
 const (
@@ -30,9 +30,9 @@ type Engine struct {
 	owners   map[types.NamespacedName]*owner
 	records  map[recordKey]*record
 	schedule schedule
-	sleeps   time.Time                   // until when Start waits; zero = it looks at the schedule before it does
-	ready    [classes]fair.Line[*record] // due; by namespace, so that nobody waits for all the names of somebody else
-	asking   [classes]int                // with a worker
+	sleeps   time.Time                         // until when Start waits; zero = it looks at the schedule before it does
+	ready    [classes]fairqueue.Queue[*record] // due; by namespace, so that nobody waits for all the names of somebody else
+	asking   [classes]int                      // with a worker
 	workers  int
 	stale    map[string]int // names and how many questions serve them stale
 	started  bool
@@ -254,10 +254,10 @@ func (c class) share(n int) int {
 
 // namespace is under which one a record stands in line: that of its users' whose others are the
 // fewest there.
-func (r *record) namespace(line *fair.Line[*record]) string {
+func (r *record) namespace(line *fairqueue.Queue[*record]) string {
 	namespace, ahead := "", -1
 	for q := range r.users {
-		if n := line.Waiting(q.owner.key.Namespace); ahead < 0 || n < ahead {
+		if n := line.LenOf(q.owner.key.Namespace); ahead < 0 || n < ahead {
 			namespace, ahead = q.owner.key.Namespace, n
 		}
 	}

@@ -133,7 +133,7 @@ test-unit: ## Run the tests that need no cluster and no root
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp chooses among those beside the code they measure
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
-	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-probes bench-scale bench-names)
+	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-probes bench-scale bench-names bench-siblings)
 
 .PHONY: bench-slices
 bench-slices: ## Lead the slice planner and upstream's reconciler through the same traces, some ten minutes
@@ -154,6 +154,11 @@ bench-scale: packages ## Measure 110,000 endpoints on a development cluster, som
 bench-names: packages ## Change DNS records on a development cluster until they are published, some five minutes (root)
 	cd test && go build -trimpath -o ../bin/names ./bench/names
 	bin/names
+
+.PHONY: bench-siblings
+bench-siblings: packages ## Measure how soon a sibling publishes what a deleted ExternalBackend published, some three minutes (root)
+	cd test && go build -trimpath -o ../bin/siblings ./bench/siblings
+	bin/siblings
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME

@@ -129,6 +129,7 @@ test: packages bin/devcluster ## Run every test there is, under the race detecto
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster and no root
 	$(RACE) -timeout 10m ./...
+	cd test && $(RACE) ./admission
 
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp chooses among those beside the code they measure

@@ -1,6 +1,6 @@
-// Package policy_test tries the ValidatingAdmissionPolicy of this directory with
-// the API server's own CEL, and against the decisions of the controller.
-package policy_test
+// Package admission_test tries the ValidatingAdmissionPolicy of config/policy with the API server's
+// own CEL, and compares it with the decisions of the controller. It needs no cluster.
+package admission_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,10 +31,10 @@ import (
 	"github.com/external-backend/operator/internal/policy"
 )
 
-// read fills object from a file of this directory, in which every field must be known.
+// read fills object from a file of config/policy, in which every field must be known.
 func read(t testing.TB, file string, object any) {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(filepath.Join("../../config/policy", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +50,8 @@ type guard struct {
 	params    *corev1.ConfigMap
 }
 
-// newGuard compiles the policy for new objects, as the API server does when it is
-// created, with the parameters of this directory.
+// newGuard compiles the policy as the API server does when the policy is created, with the
+// parameters of config/policy.
 func newGuard(t testing.TB) *guard {
 	t.Helper()
 	var p admissionv1.ValidatingAdmissionPolicy
@@ -61,6 +62,7 @@ func newGuard(t testing.TB) *guard {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	declared := cel.OptionalVariableDeclarations{HasParams: true}
 	compile := func(expressions ...cel.ExpressionAccessor) cel.ConditionEvaluator {
 		c := compiler.CompileCondition(expressions, declared, environment.NewExpressions)
@@ -70,15 +72,12 @@ func newGuard(t testing.TB) *guard {
 		return c
 	}
 	for _, v := range p.Spec.Variables {
-		result := compiler.CompileAndStoreVariable(
-			&validating.Variable{Name: v.Name, Expression: v.Expression},
-			declared,
-			environment.NewExpressions,
-		)
-		if result.Error != nil {
-			t.Fatalf("variable %s: %v", v.Name, result.Error)
+		variable := &validating.Variable{Name: v.Name, Expression: v.Expression}
+		if r := compiler.CompileAndStoreVariable(variable, declared, environment.NewExpressions); r.Error != nil {
+			t.Fatalf("variable %s: %v", v.Name, r.Error)
 		}
 	}
+
 	var validations, messages, conditions []cel.ExpressionAccessor
 	for _, v := range p.Spec.Validations {
 		validations = append(validations, &validating.ValidationCondition{Expression: v.Expression, Reason: v.Reason})
@@ -87,19 +86,17 @@ func newGuard(t testing.TB) *guard {
 	for i := range p.Spec.MatchConditions {
 		conditions = append(conditions, (*matchconditions.MatchCondition)(&p.Spec.MatchConditions[i]))
 	}
-	matcher := matchconditions.NewMatcher(compile(conditions...), p.Spec.FailurePolicy, "policy", "validate", p.Name)
+
+	failure := p.Spec.FailurePolicy
+	matcher := matchconditions.NewMatcher(compile(conditions...), failure, "policy", "validate", p.Name)
 	g.validator = validating.NewValidator(
-		compile(validations...),
-		matcher,
-		compile(),
-		compile(messages...),
-		p.Spec.FailurePolicy,
-		nil,
+		compile(validations...), matcher, compile(), compile(messages...), failure, nil,
 	)
 	return g
 }
 
-// refusals are the messages with which the spec is refused in namespace shop.
+// refusals returns the messages with which the guard refuses the spec in the namespace shop. A spec
+// with an old one is an update.
 func (g *guard) refusals(spec, old *v1alpha1.ExternalBackendSpec) []string {
 	g.t.Helper()
 	object := func(spec *v1alpha1.ExternalBackendSpec) runtime.Object {
@@ -120,35 +117,18 @@ func (g *guard) refusals(spec, old *v1alpha1.ExternalBackendSpec) []string {
 	if old != nil {
 		operation = admission.Update
 	}
-	kind, resource := v1alpha1.GroupVersion.WithKind("ExternalBackend"), v1alpha1.GroupVersion.WithResource(
-		"externalbackends",
-	)
+	kind := v1alpha1.GroupVersion.WithKind("ExternalBackend")
+	resource := v1alpha1.GroupVersion.WithResource("externalbackends")
 	attributes := &admission.VersionedAttributes{
-		Attributes: admission.NewAttributesRecord(
-			object(spec),
-			object(old),
-			kind,
-			"shop",
-			"db",
-			resource,
-			"",
-			operation,
-			nil,
-			false,
-			&user.DefaultInfo{},
-		),
+		Attributes: admission.NewAttributesRecord(object(spec), object(old), kind, "shop", "db", resource, "",
+			operation, nil, false, &user.DefaultInfo{}),
 		VersionedKind:      kind,
 		VersionedObject:    admission.NewLazyObject(object(spec)),
 		VersionedOldObject: admission.NewLazyObject(object(old)),
 	}
+
 	result := g.validator.Validate(
-		context.Background(),
-		resource,
-		attributes,
-		g.params,
-		nil,
-		celconfig.RuntimeCELCostBudget,
-		nil,
+		context.Background(), resource, attributes, g.params, nil, celconfig.RuntimeCELCostBudget, nil,
 	)
 	var messages []string
 	for _, d := range result.Decisions {
@@ -162,6 +142,7 @@ func (g *guard) refusals(spec, old *v1alpha1.ExternalBackendSpec) []string {
 	return messages
 }
 
+// literal returns a spec with a target for each address.
 func literal(addresses ...string) *v1alpha1.ExternalBackendSpec {
 	spec := &v1alpha1.ExternalBackendSpec{Ports: []v1alpha1.Port{{Port: 5432}}}
 	for i, a := range addresses {
@@ -170,6 +151,7 @@ func literal(addresses ...string) *v1alpha1.ExternalBackendSpec {
 	return spec
 }
 
+// Parts of the messages of a refusal.
 const (
 	always   = "has, or embeds, an unspecified, loopback"
 	metadata = "has a cloud metadata address"
@@ -177,6 +159,7 @@ const (
 	name     = "has a name of this cluster"
 )
 
+// expect fails the test unless each refusal contains the text that want has in its place.
 func expect(t *testing.T, what string, got []string, want ...string) {
 	t.Helper()
 	if !slices.EqualFunc(got, want, strings.Contains) {
@@ -184,24 +167,30 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func TestLiteralAddresses(t *testing.T) {
+// A literal address is refused for the range that it lies in, or that an IPv4 address inside it
+// lies in. The message names the target and not the address.
+func TestForbiddenLiteralAddressesAreRefused(t *testing.T) {
 	g := newGuard(t)
 	g.params.Data["clusterCIDRs"] = "10.96.0.0/12, 10.244.0.0/16\nfd00:244::/64 # pods"
 	for want, addresses := range map[string][]string{
 		always: {
 			"0.1.2.3", "127.0.0.1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "::1", "fe80::1", "ff02::1",
-			"::7f00:1", "::ffff:0:7f00:1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::e000:1", "64:ff9b::ffff:ffff", "64:ff9b::5:1", "64:ff9b::1",
-			"64:ff9b:1::a9fe:a9fe", "64:ff9b:1:12::a9fe:a9fe", "2002:7f00:1::1", "2002:a9fe:a9fe::", "2002:e000:1::1", "2002:ffff:ffff::1", "2002:1::1",
-			"2001:0:7f00:1::1", "2001:0:cb00:7101:0:f227:80ff:fffe", "2001:0:cb00:7101:0:f227:5601:5601", "2001:0:cb00:7101:0:f227:1fff:fffe",
+			"::7f00:1", "::ffff:0:7f00:1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::e000:1", "64:ff9b::ffff:ffff",
+			"64:ff9b::5:1", "64:ff9b::1", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:12::a9fe:a9fe",
+			"2002:7f00:1::1", "2002:a9fe:a9fe::", "2002:e000:1::1", "2002:ffff:ffff::1", "2002:1::1",
+			"2001:0:7f00:1::1", "2001:0:cb00:7101:0:f227:80ff:fffe", "2001:0:cb00:7101:0:f227:5601:5601",
+			"2001:0:cb00:7101:0:f227:1fff:fffe",
 			"2001:db8::5efe:7f00:1", "2001:db8:1:2:0:5efe:a9fe:a9fe", "2001:db8:1:2:200:5efe:e000:1", "2001:db8::5efe:ffff:ffff",
 		},
 		metadata: {
 			"100.100.100.200", "168.63.129.16", "192.0.0.192", "100.80.80.80", "100.96.0.96",
-			"fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:100::100:200",
+			"fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1",
+			"fd00:100::100:200",
 		},
 		cluster: {"10.96.0.1", "10.111.255.255", "10.244.7.7", "fd00:244::7"},
 		"": {
-			"203.0.113.10", "240.0.0.1", "10.0.0.1", "2001:db8::10", "fd12::1", "64:ff9b::cb00:7101", "64:ff9b:1::cb00:7101", "2002:cb00:7101::1",
+			"203.0.113.10", "240.0.0.1", "10.0.0.1", "2001:db8::10", "fd12::1",
+			"64:ff9b::cb00:7101", "64:ff9b:1::cb00:7101", "2002:cb00:7101::1",
 			"2001:db8::100:5efe:7f00:1", "2001:db8::7f00:1", "2001:0:cb00:7101:0:f227:34ff:8efe", "2001:4860::7f00:1",
 		},
 	} {
@@ -219,7 +208,8 @@ func TestLiteralAddresses(t *testing.T) {
 	}
 }
 
-func TestNameservers(t *testing.T) {
+// A nameserver, with or without a port, is refused like an address of a target.
+func TestForbiddenNameserversAreRefused(t *testing.T) {
 	g := newGuard(t)
 	g.params.Data["clusterCIDRs"] = "10.96.0.0/12"
 	for ns, want := range map[string][]string{
@@ -241,12 +231,14 @@ func TestNameservers(t *testing.T) {
 	}
 }
 
-func TestPublishedNames(t *testing.T) {
+// A name of the cluster's domain is refused where the name itself is published, and not where it is
+// resolved.
+func TestPublishedClusterNamesAreRefused(t *testing.T) {
 	g := newGuard(t)
-	spec := func(hostname string, serviceType v1alpha1.ServiceType, resolution v1alpha1.DNSResolution) *v1alpha1.ExternalBackendSpec {
+	spec := func(hostname, serviceType, resolution string) *v1alpha1.ExternalBackendSpec {
 		spec := literal()
-		spec.Service = &v1alpha1.Service{Type: serviceType}
-		spec.DNS = &v1alpha1.DNS{Resolution: resolution}
+		spec.Service = &v1alpha1.Service{Type: v1alpha1.ServiceType(serviceType)}
+		spec.DNS = &v1alpha1.DNS{Resolution: v1alpha1.DNSResolution(resolution)}
 		spec.Targets = []v1alpha1.Target{{Name: "only", Hostname: hostname}}
 		return spec
 	}
@@ -268,7 +260,9 @@ func TestPublishedNames(t *testing.T) {
 	expect(t, "cluster.local then", g.refusals(spec("db.shop.svc.cluster.local", "ExternalName", ""), nil))
 }
 
-func TestExemptNamespaces(t *testing.T) {
+// An exempt namespace may use the addresses of the cluster and of metadata services, and not those
+// forbidden always.
+func TestExemptNamespacesMayUseGuardedAddresses(t *testing.T) {
 	g := newGuard(t)
 	g.params.Data["clusterCIDRs"] = "10.96.0.0/12"
 	g.params.Data["exemptNamespaces"] = "other\nshop"
@@ -278,7 +272,9 @@ func TestExemptNamespaces(t *testing.T) {
 	expect(t, "another namespace", g.refusals(literal("10.96.0.1", "100.100.100.200"), nil), metadata, cluster)
 }
 
-func TestParametersThatSayNothing(t *testing.T) {
+// Ranges that are absent or cannot be read forbid nothing, and do not lift what is forbidden
+// always.
+func TestUnreadableParametersForbidNothing(t *testing.T) {
 	g := newGuard(t)
 	g.params.Data = map[string]string{"clusterCIDRs": "10.96.0.0/33, pods, 10.96.0.1", "metadataCIDRs": ""}
 	expect(t, "unreadable", g.refusals(literal("10.96.0.1", "100.100.100.200"), nil))
@@ -286,7 +282,7 @@ func TestParametersThatSayNothing(t *testing.T) {
 	expect(t, "no data", g.refusals(literal("10.96.0.1", "127.0.0.1"), nil), always)
 }
 
-// What was accepted before may still have its labels changed, but not its spec.
+// An ExternalBackend that was accepted before may still change its labels, but not its spec.
 func TestOnlyAChangedSpecIsChecked(t *testing.T) {
 	g := newGuard(t)
 	expect(t, "same spec", g.refusals(literal("127.0.0.1"), literal("127.0.0.1")))
@@ -294,9 +290,9 @@ func TestOnlyAChangedSpecIsChecked(t *testing.T) {
 	expect(t, "mended", g.refusals(literal("203.0.113.1"), literal("127.0.0.2")))
 }
 
-// The largest spec stays within the API server's cost limits with as many ranges
-// as the parameters allow; an error would refuse it.
-func TestTheLargestSpec(t *testing.T) {
+// The largest spec, with as many ranges as the parameters allow, stays within the API server's cost
+// limits. Beyond them the API server would refuse it.
+func TestLargestSpecStaysWithinCostLimits(t *testing.T) {
 	g := newGuard(t)
 	for i := range 20 {
 		g.params.Data["clusterCIDRs"] += fmt.Sprintf("fd00:1234:5678:9abc:def0:1234:%x:0/112 10.%d.0.0/16\n", i, i+1)
@@ -308,10 +304,8 @@ func TestTheLargestSpec(t *testing.T) {
 	largest := literal(addresses...)
 	for i := range largest.Targets {
 		for j := range 20 {
-			largest.Targets[i].Ports = append(
-				largest.Targets[i].Ports,
-				v1alpha1.TargetPort{Name: fmt.Sprint("port-", j), TargetPort: 5432},
-			)
+			port := v1alpha1.TargetPort{Name: fmt.Sprint("port-", j), TargetPort: 5432}
+			largest.Targets[i].Ports = append(largest.Targets[i].Ports, port)
 		}
 	}
 	largest.DNS = &v1alpha1.DNS{Nameservers: slices.Repeat([]string{"[2001:db8:1111:2222:3333:4444:5555:6666]:53"}, 8)}
@@ -320,8 +314,8 @@ func TestTheLargestSpec(t *testing.T) {
 	expect(t, "accepted", g.refusals(largest, before))
 }
 
-// Admission never refuses what the controller would allow, and of what needs no
-// decoding it lets nothing pass that the controller refuses.
+// Admission never refuses an address that the controller allows. Of plain addresses, which embed no
+// other, it accepts none that the controller refuses.
 func TestAdmissionAgreesWithTheController(t *testing.T) {
 	g := newGuard(t)
 	declared := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/112")}
@@ -331,33 +325,13 @@ func TestAdmissionAgreesWithTheController(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(from ...string) []byte { return netip.MustParseAddr(from[r.IntN(len(from))]).AsSlice() }
 	for range 400 {
-		b := pick(
-			"203.0.113.1",
-			"127.0.0.1",
-			"169.254.169.254",
-			"224.0.0.1",
-			"0.0.0.1",
-			"255.255.255.255",
-			"10.96.0.1",
-			"100.100.100.200",
-			"240.0.0.1",
-		)
+		b := pick("203.0.113.1", "127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.1", "255.255.255.255", "10.96.0.1",
+			"100.100.100.200", "240.0.0.1")
 		b[r.IntN(4)] += byte(r.IntN(2))
 		plain := r.IntN(3) == 0
 		if !plain {
-			around := pick(
-				"::",
-				"::ffff:0:0:0",
-				"64:ff9b::",
-				"64:ff9b:1::",
-				"64:ff9b:1:7f:1::",
-				"2002::",
-				"2001::",
-				"2001:db8::",
-				"2001:db8::5efe:0:0",
-				"2001:db8:0:0:200:5efe::",
-				"fd00:96::",
-			)
+			around := pick("::", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "64:ff9b:1:7f:1::", "2002::", "2001::",
+				"2001:db8::", "2001:db8::5efe:0:0", "2001:db8:0:0:200:5efe::", "fd00:96::")
 			at := []int{12, 2, 4}[r.IntN(3)]
 			if r.IntN(4) == 0 {
 				for i := range b {
@@ -370,6 +344,7 @@ func TestAdmissionAgreesWithTheController(t *testing.T) {
 		if a.Is4In6() {
 			continue
 		}
+
 		refused, decision := len(g.refusals(literal(a.String()), nil)) > 0, view.Target("", a)
 		if refused && decision.Allowed || plain && refused == decision.Allowed {
 			t.Errorf("%s: refused by admission %t, controller %+v", a, refused, decision)
@@ -377,12 +352,13 @@ func TestAdmissionAgreesWithTheController(t *testing.T) {
 	}
 }
 
-// The metadata addresses of the parameters are those of the controller.
-func TestMetadataAddressesAreTheControllers(t *testing.T) {
+// The parameters list the metadata addresses that the controller knows.
+func TestParametersListTheMetadataAddresses(t *testing.T) {
 	g := newGuard(t)
 	set, _ := policy.Compile(policy.Input{})
 	listed := 0
-	for _, word := range strings.FieldsFunc(g.params.Data["metadataCIDRs"], func(r rune) bool { return strings.ContainsRune(", \n", r) }) {
+	separator := func(r rune) bool { return strings.ContainsRune(", \n", r) }
+	for _, word := range strings.FieldsFunc(g.params.Data["metadataCIDRs"], separator) {
 		if p, err := netip.ParsePrefix(word); err == nil {
 			listed++
 			if d := set.For(nil).Target("", p.Addr()); d.Kind != policy.Metadata {
@@ -395,14 +371,15 @@ func TestMetadataAddressesAreTheControllers(t *testing.T) {
 	}
 }
 
-// The binding names the policy and its parameters.
-func TestBinding(t *testing.T) {
+// The binding names the policy and its parameters, and denies.
+func TestBindingNamesPolicyAndParameters(t *testing.T) {
 	var b admissionv1.ValidatingAdmissionPolicyBinding
 	var p admissionv1.ValidatingAdmissionPolicy
 	var params corev1.ConfigMap
 	read(t, "validating_admission_policy_binding.yaml", &b)
 	read(t, "validating_admission_policy.yaml", &p)
 	read(t, "parameters.yaml", &params)
+
 	if b.Spec.PolicyName != p.Name || b.Spec.ParamRef.Name != params.Name ||
 		b.Spec.ParamRef.Namespace != params.Namespace {
 		t.Errorf("%+v", b.Spec)

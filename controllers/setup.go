@@ -206,11 +206,11 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 		Named("externalbackend").
 		For(&v1alpha1.ExternalBackend{}, builder.WithPredicates(predicate.Or(specs, predicate.Funcs{UpdateFunc: r.statusEdited}))).
 		Watches(&v1alpha1.ExternalBackend{}, r.wakeSiblings()).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.ofService)).
+		Watches(&corev1.Service{}, r.watchWritten(r.ofService)).
 		Watches(endpoints, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.behind(ctx, o.GetNamespace(), o.GetName())
 		}), builder.OnlyMetadata).
-		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
+		Watches(&discoveryv1.EndpointSlice{}, r.watchWritten(r.ofSlice)).
 		Watches(&v1alpha1.ExternalBackendPolicy{}, rules, builder.WithPredicates(specs)).
 		Watches(&corev1.Node{}, ranges, builder.WithPredicates(predicate.Funcs{UpdateFunc: rangesChanged})).
 		Watches(&networkingv1.ServiceCIDR{}, ranges,
@@ -225,6 +225,31 @@ func (r *Reconciler) addController(mgr ctrl.Manager, flips *flipQueue) error {
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, maxRetry),
 		}).
 		Complete(r)
+}
+
+// watchWritten handles the events of a kind that we write: it enqueues the ExternalBackends that an
+// object concerns. A deletion is recorded in their overlays first.
+func (r *Reconciler) watchWritten(concerned handler.MapFunc) handler.EventHandler {
+	return writtenHandler{handler.EnqueueRequestsFromMapFunc(concerned), func(ctx context.Context, deleted client.Object) {
+		for _, request := range concerned(ctx, deleted) {
+			if m := r.memories.peek(request.NamespacedName); m != nil {
+				m.writes.DeletionSeen(deleted)
+			}
+		}
+	}}
+}
+
+// writtenHandler calls deletionSeen before it enqueues requests because of a deletion.
+type writtenHandler struct {
+	handler.EventHandler
+	deletionSeen func(context.Context, client.Object)
+}
+
+func (h writtenHandler) Delete(
+	ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+) {
+	h.deletionSeen(ctx, e.Object)
+	h.EventHandler.Delete(ctx, e, queue)
 }
 
 // watchChanges handles the events of what policy is compiled from. What is there at the start is no

@@ -29,6 +29,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/policy"
+	"github.com/external-backend/operator/internal/probe"
 )
 
 // informers can be asked for, and for one kind given several handlers, from several goroutines.
@@ -265,6 +266,43 @@ func TestNodesComeAndGo(t *testing.T) {
 		_, err = r.policies.view(t.Context(), shop.Namespace) // compiled anew before all are told
 		w.ok(err)
 		expect("a policy", "embedded", "literal", "nameserver", "other", "published")
+	})
+}
+
+// TestObjectDeletedBeforeAnyReconcileSawItIsBackAtOnce: somebody deletes the Service, or a slice,
+// right after we created it. No reconcile runs between the two events, so that the cache never
+// shows the object to one. It is created again when its deletion is seen, not a minute later.
+func TestObjectDeletedBeforeAnyReconcileSawItIsBackAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		verdict(probe.Healthy, 1, 3)(w)
+		informers := watching(t, w)
+		w.spec(literalSpec)
+		_, err := w.reconcile()
+		w.ok(err)
+
+		created := []client.Object{w.service()}
+		for _, s := range w.slices() {
+			created = append(created, s)
+		}
+		for _, o := range created {
+			w.ok(w.live.Delete(t.Context(), o))
+		}
+		w.refresh()
+		for _, o := range created {
+			informer, err := informers.FakeInformerFor(t.Context(), o)
+			w.ok(err)
+			informer.Delete(o)
+		}
+		_, err = w.reconcile()
+		w.ok(err)
+
+		if s := w.service(); s == nil || s.UID == created[0].GetUID() {
+			t.Errorf("the Service is %v", s)
+		}
+		if n := len(w.slices()); n != len(created)-1 {
+			t.Errorf("there are %d slices, want %d", n, len(created)-1)
+		}
 	})
 }
 

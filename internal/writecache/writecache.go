@@ -8,6 +8,7 @@ package writecache
 
 import (
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,8 +23,9 @@ import (
 const CreationTimeout = time.Minute
 
 // Overlay holds the Service and the slices of one ExternalBackend as our last writes left them,
-// until the cache shows them. The zero Overlay is empty. It is not safe for concurrent use.
+// until the cache shows them. The zero Overlay is empty. It is safe for concurrent use.
 type Overlay struct {
+	mu      sync.Mutex
 	service write[*corev1.Service]
 	slices  map[string]write[*discoveryv1.EndpointSlice] // by name
 	deleted map[types.UID]bool                           // slices that we deleted
@@ -42,6 +44,8 @@ func (w write[T]) awaited(now time.Time) bool { return now.Sub(w.created) < Crea
 // Service returns the newer of the Service that the cache shows, nil for none, and the one that we
 // wrote. It drops our write when the cache has caught up.
 func (o *Overlay) Service(cached *corev1.Service, now time.Time) *corev1.Service {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	w := o.service.object
 	switch {
 	case w == nil:
@@ -59,6 +63,8 @@ func (o *Overlay) Service(cached *corev1.Service, now time.Time) *corev1.Service
 // Slices does for slices what Service does for the Service. It also leaves out the slices that we
 // deleted.
 func (o *Overlay) Slices(cached []*discoveryv1.EndpointSlice, now time.Time) []*discoveryv1.EndpointSlice {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	out := make([]*discoveryv1.EndpointSlice, 0, len(cached)+len(o.slices))
 	slices := map[string]write[*discoveryv1.EndpointSlice]{}
 	deleted := map[types.UID]bool{}
@@ -90,6 +96,8 @@ func (o *Overlay) Slices(cached []*discoveryv1.EndpointSlice, now time.Time) []*
 
 // AwaitingCache reports whether the cache has yet to show an object that we created.
 func (o *Overlay) AwaitingCache() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, w := range o.slices {
 		if !w.created.IsZero() {
 			return true
@@ -100,24 +108,36 @@ func (o *Overlay) AwaitingCache() bool {
 
 // ServiceCreated records a Service that we created.
 func (o *Overlay) ServiceCreated(s *corev1.Service, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.service = write[*corev1.Service]{object: s, created: now}
 }
 
 // ServiceUpdated records a Service that we updated.
-func (o *Overlay) ServiceUpdated(s *corev1.Service) { o.service.object = s }
+func (o *Overlay) ServiceUpdated(s *corev1.Service) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.service.object = s
+}
 
 // SliceCreated records a slice that we created, or found at the API server.
 func (o *Overlay) SliceCreated(s *discoveryv1.EndpointSlice, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.setSlice(s, now)
 }
 
 // SliceUpdated records a slice that we updated.
 func (o *Overlay) SliceUpdated(s *discoveryv1.EndpointSlice) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.setSlice(s, o.slices[s.Name].created)
 }
 
 // SliceDeleted records that a slice is gone from the API server.
 func (o *Overlay) SliceDeleted(s *discoveryv1.EndpointSlice) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	delete(o.slices, s.Name)
 	if o.deleted == nil {
 		o.deleted = map[types.UID]bool{}
@@ -125,6 +145,22 @@ func (o *Overlay) SliceDeleted(s *discoveryv1.EndpointSlice) {
 	o.deleted[s.UID] = true
 }
 
+// DeletionSeen records that a watch reports the deletion of an object, by whomever. An object that
+// was deleted right after its creation may never be in the cache when somebody looks: without this
+// it would count as existing until CreationTimeout is over.
+func (o *Overlay) DeletionSeen(object metav1.Object) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	uid := object.GetUID()
+	if s := o.service.object; s != nil && s.UID == uid {
+		o.service = write[*corev1.Service]{}
+	}
+	if w, ok := o.slices[object.GetName()]; ok && w.object.UID == uid {
+		delete(o.slices, object.GetName())
+	}
+}
+
+// setSlice is called with mu held.
 func (o *Overlay) setSlice(s *discoveryv1.EndpointSlice, created time.Time) {
 	if o.slices == nil {
 		o.slices = map[string]write[*discoveryv1.EndpointSlice]{}

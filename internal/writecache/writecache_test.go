@@ -229,6 +229,29 @@ func TestNothingIsKeptThatTheCacheShows(t *testing.T) {
 	}
 }
 
+// TestDeletionSeenDropsThatObjectOnly: an object that is deleted before the cache shows it no longer
+// counts as existing. An object of the same name with another UID still does.
+func TestDeletionSeenDropsThatObjectOnly(t *testing.T) {
+	var o Overlay
+	o.ServiceCreated(service("s", "4"), start)
+	o.SliceCreated(slice("a", "5"), start)
+	exist := func() (bool, int) { return o.Service(nil, start) != nil, len(o.Slices(nil, start)) }
+
+	o.DeletionSeen(service("old", "3"))
+	o.DeletionSeen(slice("old", "3"))
+	if service, slices := exist(); !service || slices != 1 {
+		t.Errorf("after the deletion of predecessors: Service %t, %d slices", service, slices)
+	}
+	o.DeletionSeen(slice("a", "6"))
+	if service, slices := exist(); !service || slices != 0 {
+		t.Errorf("after the deletion of the slice: Service %t, %d slices", service, slices)
+	}
+	o.DeletionSeen(service("s", "7"))
+	if service, slices := exist(); service || slices != 0 || o.AwaitingCache() {
+		t.Errorf("after the deletion of the Service: Service %t, awaiting the cache %t", service, o.AwaitingCache())
+	}
+}
+
 // TestNewerComparesVersionsAsNumbers: "10" is newer than "9", and what is no number is never newer.
 func TestNewerComparesVersionsAsNumbers(t *testing.T) {
 	for _, row := range []struct {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/resolve"
@@ -232,7 +233,7 @@ func refused(err error) bool {
 // applySlices writes the planned changes in their order. A write that fails stops no other, but for
 // those that would take away what the failed one was to publish, or to make ready, first. It
 // reports whether all went well.
-func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, c plan.SliceChanges, out *outcome) bool {
+func (r *Reconciler) applySlices(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, c endpointslice.Changes, out *outcome) bool {
 	w := sliceWriter{Reconciler: r, observation: o, ctx: ctx, backend: b, memory: m, current: make(map[string]*discoveryv1.EndpointSlice, len(o.slices))}
 	for _, s := range o.slices {
 		w.current[s.Name] = s
@@ -324,8 +325,8 @@ func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
 // write updates a slice. Where an endpoint could not be made ready it leaves readiness with those
 // that were to hand it on.
 func (w *sliceWriter) write(s *discoveryv1.EndpointSlice) {
-	if current := w.current[s.Name]; w.unready && current != nil && !plan.Readies(current, s) && !w.handedOn(s.AddressType) {
-		plan.KeepReady(current, s)
+	if current := w.current[s.Name]; w.unready && current != nil && !endpointslice.MakesReady(current, s) && !w.handedOn(s.AddressType) {
+		endpointslice.KeepReady(current, s)
 		if equality.Semantic.DeepEqual(current, s) {
 			return
 		}
@@ -359,7 +360,7 @@ func (w *sliceWriter) handedOn(family discoveryv1.AddressType) bool {
 			standing = append(standing, s)
 		}
 	}
-	return plan.HandedOn(plan.Published(standing).Endpoints(), w.desired)
+	return endpointslice.HasReadyReplacement(endpointslice.Published(standing).Endpoints(), w.desired)
 }
 
 // follow keeps a slice true that can't be given up yet: of its endpoints those stay that are still
@@ -369,11 +370,11 @@ func (w *sliceWriter) follow(name string) {
 	if s.DeletionTimestamp != nil {
 		return
 	}
-	held := plan.FilterPublished(w.backend, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), nil, w.memory.named, permit(w.view), permitUnnamed(w.view))
+	held := plan.FilterPublished(w.backend, endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), nil, w.memory.named, permit(w.view), permitUnnamed(w.view))
 	front := w.front(w.backend, w.memory)
 	template := w.template(w.backend, w.observation, w.memory, &front)
-	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), plan.OwnLabels(s)
-	c := plan.Slices(template, plan.Follow(held.Kept, w.desired), []*discoveryv1.EndpointSlice{s})
+	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), endpointslice.OwnLabels(s)
+	_, c := endpointslice.Plan(template, endpointslice.ForRetained(held.Kept, w.desired), []*discoveryv1.EndpointSlice{s})
 	for _, s := range c.Update {
 		w.write(s)
 	}
@@ -398,7 +399,7 @@ func (w *sliceWriter) remove(s *discoveryv1.EndpointSlice) {
 
 func (w *sliceWriter) strands(name string, next *discoveryv1.EndpointSlice) bool {
 	current := w.current[name]
-	return current != nil && plan.Strands(current, next, w.failed)
+	return current != nil && endpointslice.WouldUnpublish(current, next, w.failed)
 }
 
 // maxTaken bounds how many names of slices are remembered because someone else has them.
@@ -422,7 +423,7 @@ func (w *sliceWriter) refresh(s *discoveryv1.EndpointSlice) {
 
 // ours: the slice bears a mark of ours, so that it is not just someone's who took its name.
 func ours(s *discoveryv1.EndpointSlice) bool {
-	return plan.Annotated(s) || s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
+	return endpointslice.Annotated(s) || s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
 }
 
 func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {
@@ -435,7 +436,7 @@ func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {
 // leave keeps what depends on the write of s, which has not taken place, from being written.
 func (w *sliceWriter) leave(s *discoveryv1.EndpointSlice) {
 	w.failed = append(w.failed, s)
-	w.unready = w.unready || plan.Readies(w.current[s.Name], s)
+	w.unready = w.unready || endpointslice.MakesReady(w.current[s.Name], s)
 }
 
 // stopForeign ends what others publish behind the Service and may be taken away, now that ours

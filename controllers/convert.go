@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/probe"
@@ -105,7 +106,7 @@ func targetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port 
 }
 
 // seeds are what is published for each of the targets that choose approves.
-func (n names) seeds(b *v1alpha1.ExternalBackend, published *plan.Standing, choose func(target string) bool) map[string][]resolve.Addr {
+func (n names) seeds(b *v1alpha1.ExternalBackend, published *endpointslice.PublishedEndpoints, choose func(target string) bool) map[string][]resolve.Addr {
 	out := map[string][]resolve.Addr{}
 	for _, e := range published.Endpoints() {
 		question, ok := n.questions[e.Target]
@@ -128,7 +129,7 @@ func (n names) seeds(b *v1alpha1.ExternalBackend, published *plan.Standing, choo
 // wanted are what the resolver is to keep true. Only at the start is what stands in the slices the
 // last good answer of a name: later on the engine knows better, and a target whose name was changed
 // must not go on with the old one's addresses.
-func (n names) wanted(b *v1alpha1.ExternalBackend, published *plan.Standing, start bool) []resolve.Wanted {
+func (n names) wanted(b *v1alpha1.ExternalBackend, published *endpointslice.PublishedEndpoints, start bool) []resolve.Wanted {
 	var seeds map[string][]resolve.Addr
 	if start {
 		seeds = n.seeds(b, published, func(string) bool { return true })
@@ -142,7 +143,7 @@ func (n names) wanted(b *v1alpha1.ExternalBackend, published *plan.Standing, sta
 
 // answers turns the resolver's snapshot into one answer a target. Until a changed name has its
 // first answer its target keeps what is published for it.
-func (n names) answers(b *v1alpha1.ExternalBackend, published *plan.Standing, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
+func (n names) answers(b *v1alpha1.ExternalBackend, published *endpointslice.PublishedEndpoints, snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
 	out := make(map[string]plan.Answer, len(n.refusals))
 	for target, r := range n.refusals {
 		if r.Denied {
@@ -240,20 +241,20 @@ func dialled(probes []plan.Probe) map[netip.AddrPort]string {
 
 // permit asks policy in the planner's words.
 func permit(view *policy.View) plan.Permit {
-	return func(name string, addr netip.Addr, ports []plan.Port) plan.Refusal {
+	return func(name string, addr netip.Addr, ports []endpointslice.Port) plan.Refusal {
 		var few [8]policy.Port
 		return refusalOf(view.Target(name, addr, askedPorts(few[:0], ports)...))
 	}
 }
 
 // permitUnnamed does so of an address of which nobody remembers the name.
-func permitUnnamed(view *policy.View) func(netip.Addr, []plan.Port) plan.Refusal {
-	return func(addr netip.Addr, ports []plan.Port) plan.Refusal {
+func permitUnnamed(view *policy.View) func(netip.Addr, []endpointslice.Port) plan.Refusal {
+	return func(addr netip.Addr, ports []endpointslice.Port) plan.Refusal {
 		return refusalOf(view.Unnamed(addr, askedPorts(nil, ports)...))
 	}
 }
 
-func askedPorts(room []policy.Port, ports []plan.Port) []policy.Port {
+func askedPorts(room []policy.Port, ports []endpointslice.Port) []policy.Port {
 	for _, p := range ports {
 		room = append(room, policy.Port{Protocol: p.Protocol, Port: uint16(p.Port)})
 	}
@@ -265,7 +266,7 @@ func refusalOf(d policy.Decision) plan.Refusal {
 	r := plan.Refusal{Denied: !d.Allowed, WouldDeny: d.WouldDeny, KeepPublished: d.ByDiscoveryAlone}
 	if r.Denied || r.WouldDeny {
 		r.Kind = d.Kind.String()
-		r.Port = plan.Port{Port: int32(d.Port.Port), Protocol: d.Port.Protocol}
+		r.Port = endpointslice.Port{Port: int32(d.Port.Port), Protocol: d.Port.Protocol}
 	}
 	return r
 }

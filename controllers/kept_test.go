@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/probe"
 )
 
@@ -127,10 +127,10 @@ func TestSlicesThatWaitAreLeftAlone(t *testing.T) {
 		if left == nil || !equality.Semantic.DeepEqual(left.Endpoints, slice.Endpoints) {
 			t.Errorf("%s: the slice that waits is %v", way, left)
 		}
-		var own []plan.Endpoint
+		var own []endpointslice.Endpoint
 		for name, s := range w.slices() {
 			if name != slice.Name {
-				own = append(own, plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()...)
+				own = append(own, endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()...)
 			}
 		}
 		if len(own) != 1 || own[0].Addr != netip.MustParseAddr("203.0.113.2") || own[0].Ready {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/writecache"
@@ -28,7 +29,7 @@ type memory struct {
 	notReadyToo bool
 	// beside is what other ExternalBackends on the Service published when it was looked at last: one
 	// that hands an address over has just let it go.
-	beside []plan.Endpoint
+	beside []endpointslice.Endpoint
 	// gone tells since when the ExternalBackends that slices of ours behind the Service name are known
 	// to be gone.
 	gone map[string]time.Time
@@ -38,13 +39,13 @@ type memory struct {
 	validGeneration int64
 	// withdrawn is what policy refuses of what stood where there was no spec to act on, and the labels
 	// of its slices: it comes back when policy permits it again.
-	withdrawn       []plan.Endpoint
+	withdrawn       []endpointslice.Endpoint
 	withdrawnLabels map[string]string
 	// started: names and probes have been handed to the engines since the process started.
 	started bool
 	tier    *plan.TierState
 	// plan is what the last plan leaves to the next one.
-	plan plan.Recall
+	plan plan.Cache
 	// named are the addresses of the last plan and the names that led to them; nil before the first.
 	named []plan.NamedAddr
 	verdicts

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
 )
@@ -147,7 +148,7 @@ func trafficNotes(b *v1alpha1.ExternalBackend, p *plan.Publication, before told,
 			text += fmt.Sprintf(" in place of tier %d", *before.tier)
 		}
 		n := normal(eventTierChanged, "Failover", "%s. %s", text, plan.ExplainTierChange(b, p, before.tier, *after))
-		if !slices.ContainsFunc(p.Endpoints, func(e plan.Endpoint) bool { return e.Ready }) { // a pin may take everything out
+		if !slices.ContainsFunc(p.Endpoints, func(e endpointslice.Endpoint) bool { return e.Ready }) { // a pin may take everything out
 			n.kind, n.text = corev1.EventTypeWarning, n.text+" No endpoint is ready."
 		}
 		out = append(out, n.on("status.activeTier{%d}", *after))

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/writecache"
@@ -67,15 +68,15 @@ type observation struct {
 	keptUntil time.Time
 	// handover is what all of these publish, where the Service is being taken over, and what is left
 	// of an ExternalBackend that is gone.
-	handover []plan.Endpoint
+	handover []endpointslice.Endpoint
 	// beside is what other ExternalBackends on the same Service publish: what older ones do, and what
 	// younger ones do.
-	beside, older, younger []plan.Endpoint
+	beside, older, younger []endpointslice.Endpoint
 	// claimants name the ExternalBackend behind each of these addresses.
 	claimants map[netip.Addr]string
 	view      *policy.View
 	// desired is what the slices have been planned to publish.
-	desired []plan.Endpoint
+	desired []endpointslice.Endpoint
 	// status is the one written last.
 	status v1alpha1.ExternalBackendStatus
 }
@@ -250,7 +251,7 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 		case err != nil:
 			return err
 		default:
-			published := plan.Published(theirs).Endpoints()
+			published := endpointslice.Published(theirs).Endpoints()
 			o.beside = append(o.beside, published...)
 			o.claim(name, published)
 			if olderThan(&sibling, b) {
@@ -277,7 +278,7 @@ func (r *Reconciler) observeOthers(ctx context.Context, b *v1alpha1.ExternalBack
 }
 
 // claim notes that the ExternalBackend of that name publishes these endpoints.
-func (o *observation) claim(name string, published []plan.Endpoint) {
+func (o *observation) claim(name string, published []endpointslice.Endpoint) {
 	if o.claimants == nil {
 		o.claimants = make(map[netip.Addr]string, len(published))
 	}
@@ -320,7 +321,7 @@ func (o *observation) judge(b *v1alpha1.ExternalBackend, foreign []*discoveryv1.
 // ExternalBackend, and, in time, those that were kept with the Service and that nobody maintains.
 func (o *observation) judgeLeft(left []*discoveryv1.EndpointSlice) {
 	for _, s := range left {
-		published := plan.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
+		published := endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
 		if ownerless(s) {
 			o.claim(s.Labels[v1alpha1.LabelName], published)
 			o.beside = append(o.beside, published...)
@@ -345,7 +346,7 @@ func (r *Reconciler) readHandover(ctx context.Context, service types.NamespacedN
 			return err
 		}
 	}
-	o.handover = append(o.handover, plan.Published(full).Endpoints()...)
+	o.handover = append(o.handover, endpointslice.Published(full).Endpoints()...)
 	if o.yieldingEndpoints == nil {
 		return nil
 	}

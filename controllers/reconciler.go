@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
@@ -304,7 +305,7 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 	key := client.ObjectKeyFromObject(b)
 	r.Prober.Forget(key)
 	r.Resolver.Forget(key)
-	m.tier, m.plan, m.verdicts, m.endpoints, m.started = nil, plan.Recall{}, verdicts{}, nil, false
+	m.tier, m.plan, m.verdicts, m.endpoints, m.started = nil, plan.Cache{}, verdicts{}, nil, false
 	m.withdrawn = nil
 	m.setDial(nil)
 }
@@ -312,7 +313,7 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 // withdraw takes all slices back: the Service has no endpoints of ours, or is an alias.
 func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	r.stop(b, m)
-	r.applySlices(ctx, b, o, m, plan.SliceChanges{Delete: o.slices}, out)
+	r.applySlices(ctx, b, o, m, endpointslice.Changes{Delete: o.slices}, out)
 	r.nothing(b, o, out)
 }
 
@@ -343,16 +344,17 @@ func (r *Reconciler) keepPermitted(ctx context.Context, b *v1alpha1.ExternalBack
 		return
 	}
 	if len(o.slices) > 0 {
-		m.withdrawnLabels = plan.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
+		m.withdrawnLabels = endpointslice.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
 	}
-	held := plan.FilterPublished(b, plan.Published(o.slices).Endpoints(), m.withdrawn, m.named, permit(o.view), permitUnnamed(o.view))
+	held := plan.FilterPublished(b, endpointslice.Published(o.slices).Endpoints(), m.withdrawn, m.named, permit(o.view), permitUnnamed(o.view))
 	former := m.withdrawn
 	m.withdrawn, o.desired = held.Refused, held.Kept
-	if held.Changed || !plan.BelongTo(o.slices, plan.SliceOwner(b, o.service)) {
+	if held.Changed || !endpointslice.OwnedBy(o.slices, plan.SliceOwner(b, o.service)) {
 		front := o.front(b, m)
 		template := r.template(b, o, m, &front)
 		template.Labels = m.withdrawnLabels
-		if !r.applySlices(ctx, b, o, m, plan.Slices(template, held.Kept, o.slices), out) {
+		_, changes := endpointslice.Plan(template, held.Kept, o.slices)
+		if !r.applySlices(ctx, b, o, m, changes, out) {
 			m.withdrawn = slices.Concat(former, held.Refused) // what was to come back may not have
 		}
 	}
@@ -374,8 +376,8 @@ func (r *Reconciler) publishPassthrough(ctx context.Context, b *v1alpha1.Externa
 }
 
 // template is what all of b's slices share.
-func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, m *memory, front *front) plan.SliceTemplate {
-	return plan.SliceTemplate{
+func (r *Reconciler) template(b *v1alpha1.ExternalBackend, o *observation, m *memory, front *front) endpointslice.Template {
+	return endpointslice.Template{
 		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name, Labels: plan.ServiceLabels(b), Owner: plan.SliceOwner(b, o.service),
 		Headless: front.Headless, ZoneHints: front.ZoneHints, NodeHints: front.NodeHints, Taken: m.taken, Max: r.Options.MaxEndpointsPerSlice,
 	}
@@ -395,7 +397,7 @@ func (r *Reconciler) publishAhead(ctx context.Context, b *v1alpha1.ExternalBacke
 	ahead := *o
 	ahead.service = p.Write
 	creations := r.planSlices(b, &ahead, m, &outcome{}).changes.Create
-	created := r.applySlices(ctx, b, o, m, plan.SliceChanges{Create: creations}, out)
+	created := r.applySlices(ctx, b, o, m, endpointslice.Changes{Create: creations}, out)
 	for _, s := range creations {
 		if s.UID != "" {
 			o.slices = append(o.slices, s)
@@ -426,7 +428,7 @@ type slicePlan struct {
 	front       front
 	candidates  plan.Candidates
 	publication plan.Publication
-	changes     plan.SliceChanges
+	changes     endpointslice.Changes
 	// settled: what others publish behind the Service may stop once the changes are written.
 	settled bool
 }
@@ -435,7 +437,7 @@ type slicePlan struct {
 func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) slicePlan {
 	key := client.ObjectKeyFromObject(b)
 	front := o.front(b, m)
-	published := plan.Published(o.slices, o.handover...)
+	published := endpointslice.Published(o.slices, o.handover...)
 	names := wanted(b, front.Families, o.view)
 	r.Resolver.Sync(key, r.dns(b, o, m, out), names.wanted(b, published, !m.started))
 
@@ -458,8 +460,8 @@ func (r *Reconciler) planSlices(b *v1alpha1.ExternalBackend, o *observation, m *
 		return p
 	}
 	o.desired = candidates.WithOldPorts(plan.OldPortsInput{Backend: b, Live: o.lagging, Published: published, Permit: permit(o.view)}, o.desired)
-	p.changes = plan.Slices(r.template(b, o, m, &front), o.desired, o.slices)
-	m.plan = plan.Recall{} // the slices hold more than the candidates
+	_, p.changes = endpointslice.Plan(r.template(b, o, m, &front), o.desired, o.slices)
+	m.plan = plan.Cache{} // the slices hold more than the candidates
 	return p
 }
 

@@ -25,7 +25,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/probe"
 )
@@ -627,7 +627,7 @@ func TestUnreadAnnotation(t *testing.T) {
 	}
 }
 
-func conditionsByAddress(endpoints map[netip.Addr]plan.Endpoint) map[netip.Addr][3]bool {
+func conditionsByAddress(endpoints map[netip.Addr]endpointslice.Endpoint) map[netip.Addr][3]bool {
 	out := map[netip.Addr][3]bool{}
 	for addr, e := range endpoints {
 		out[addr] = [3]bool{e.Ready, e.Serving, e.Terminating}
@@ -656,13 +656,14 @@ func TestLeavingGivesWay(t *testing.T) {
 		}
 		b.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
 		leaving := !drainUntil.IsZero()
-		e := plan.Endpoint{
-			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"), Ports: []plan.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
+		e := endpointslice.Endpoint{
+			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"), Ports: []endpointslice.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
 			Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving, DrainUntil: drainUntil,
 		}
-		slice := plan.Slices(plan.SliceTemplate{
+		_, changes := endpointslice.Plan(endpointslice.Template{
 			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100, Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
-		}, []plan.Endpoint{e}, nil).Create[0]
+		}, []endpointslice.Endpoint{e}, nil)
+		slice := changes.Create[0]
 		slice.UID = "uid-of-sibling-1"
 		return []client.Object{b, slice}
 	}

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
 )
@@ -315,7 +315,7 @@ func (w *world) state() string {
 			fmt.Fprintf(&out, "foreign %s\n", s.Name)
 		}
 	}
-	published := plan.Published(stand).Endpoints()
+	published := endpointslice.Published(stand).Endpoints()
 	if len(published) != total {
 		w.t.Errorf("%d endpoints stand in the slices, of which %d differ", total, len(published))
 	}
@@ -352,15 +352,15 @@ func (w *world) state() string {
 }
 
 // endpoints are all that are published.
-func (w *world) endpoints() map[netip.Addr]plan.Endpoint {
+func (w *world) endpoints() map[netip.Addr]endpointslice.Endpoint {
 	var list discoveryv1.EndpointSliceList
 	w.ok(w.live.List(w.t.Context(), &list))
 	var all []*discoveryv1.EndpointSlice
 	for i := range list.Items {
 		all = append(all, &list.Items[i])
 	}
-	out := map[netip.Addr]plan.Endpoint{}
-	for _, e := range plan.Published(all).Endpoints() {
+	out := map[netip.Addr]endpointslice.Endpoint{}
+	for _, e := range endpointslice.Published(all).Endpoints() {
 		out[e.Addr] = e
 	}
 	return out

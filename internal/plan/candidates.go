@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // AnswerStatus says how good an answer is.
@@ -134,9 +135,6 @@ type origin struct {
 
 func (o *origin) probed() bool { return o.probePort != 0 }
 
-// leaving: the address has left spec or DNS, and stays for drainSeconds.
-func (e *Endpoint) leaving() bool { return !e.DrainUntil.IsZero() }
-
 // TargetNotes are what has been decided of one target on the way to its endpoints.
 type TargetNotes struct {
 	Answer Answer
@@ -175,7 +173,7 @@ type Input struct {
 	Rules any
 	// Published is what stands in the slices, or others are about to leave to them; Status what was
 	// said of it.
-	Published *Standing
+	Published *endpointslice.PublishedEndpoints
 	Status    v1alpha1.ExternalBackendStatus
 	// SiblingEndpoints is what other ExternalBackends on the same Service publish, or did a moment ago: an
 	// address that passes from one to another is known to be well or not.
@@ -203,10 +201,19 @@ type Candidates struct {
 	Notes []TargetNotes
 	// next is when the first leaving address is to be gone.
 	next time.Time
-	// again: they are those of the plan before.
-	again bool
+	// layout is that of the slices that hold them, where they are those of the plan before; else nil.
+	layout *endpointslice.Layout
 	// keeps: some stay as they are published, whatever that is.
 	keeps bool
+}
+
+// published tells of endpoint i what [origin] does, by what is published now.
+func (c *Candidates) published(i int) (published, healthy, unread bool) {
+	o := &c.origins[i]
+	if c.layout != nil {
+		return o.probed(), c.layout.Healthy(i), false
+	}
+	return o.published, o.healthy, o.unread
 }
 
 // id identifies endpoint i among the probes.
@@ -223,7 +230,7 @@ func (c *Candidates) probe(i int) Probe {
 // NamedAddrs are the addresses of the endpoints that a name led to, for the next plan; never nil. Where
 // they are those of the plan before, they are before itself.
 func (c *Candidates) NamedAddrs(before []NamedAddr) []NamedAddr {
-	if c.again {
+	if c.layout != nil {
 		return before
 	}
 	n, same := 0, before != nil
@@ -249,7 +256,7 @@ func (c *Candidates) NamedAddrs(before []NamedAddr) []NamedAddr {
 // of the plan before, but for seeds, which only count the first time, they are before itself, to
 // which changed is false.
 func (c *Candidates) Probes(before []Probe) (probes []Probe, changed bool) {
-	if c.again {
+	if c.layout != nil {
 		return before, false
 	}
 	n := 0
@@ -284,7 +291,7 @@ func (p *Probe) same(c *Candidates, i int) bool {
 	return p.ID.Addr == e.Addr && p.Dial.Port() == o.probePort && p.ID.Port == uint16(e.Ports[0].Port) && p.ID.Target == e.Target && p.Host == o.host && p.Name == o.name
 }
 
-// findCandidates is [Recall.Candidates] from the beginning.
+// findCandidates is [Cache.Candidates] from the beginning.
 func findCandidates(in Input) Candidates {
 	f := newFinder(in)
 	for _, i := range byName(in.Backend.Spec.Targets) {
@@ -335,7 +342,7 @@ func newFinder(in Input) *finder {
 	for _, a := range in.Answers {
 		n += len(a.Addrs)
 	}
-	f := &finder{Input: in, at: make([]place, 0, max(n, len(in.Published.last)))}
+	f := &finder{Input: in, at: make([]place, 0, max(n, in.Published.Addresses()))}
 	f.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
 	f.out.Endpoints = make([]Endpoint, 0, n)
 	f.out.origins = make([]origin, 0, n)
@@ -354,7 +361,7 @@ func newFinder(in Input) *finder {
 
 // place finds or makes the place of an address.
 func (f *finder) place(a netip.Addr) int32 {
-	n := f.Published.place(a)
+	n := f.Published.Number(a)
 	for int(n) >= len(f.at) {
 		f.at = append(f.at, place{claim: -1})
 	}
@@ -408,7 +415,7 @@ func (f *finder) admit(i int, a Addr, place int32, ports []Port) {
 	notes := &f.out.Notes[i]
 	o := origin{target: int32(i), place: place, name: targetName(t), draining: t.AdminState == v1alpha1.AdminStateDraining}
 	tier := tierOf(t, a.Rank)
-	published, exact := f.Published.at(place, ports)
+	published, exact := f.Published.At(place, ports)
 	if exact && published.Unread {
 		published.Target, published.Tier = t.Name, tier
 		o.unread = true
@@ -654,7 +661,7 @@ func (f *finder) settleClaims() {
 		e, o := &f.out.Endpoints[i], &f.out.origins[i]
 		if winner := f.winner(e, o, siblings[e.Addr]); winner != "" {
 			o.lost = true
-			if o.target >= 0 && !e.leaving() {
+			if o.target >= 0 && !e.Leaving() {
 				notes := &f.out.Notes[o.target]
 				notes.Duplicates++
 				notes.Winner = cmp.Or(notes.Winner, winner)
@@ -682,10 +689,10 @@ func (f *finder) siblingClaims() map[netip.Addr][]siblingClaim {
 	claims := make(map[netip.Addr][]siblingClaim, len(f.OlderSiblings)+len(f.YoungerSiblings))
 	for i := range f.OlderSiblings {
 		e := &f.OlderSiblings[i]
-		claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overLeaving: e.leaving()})
+		claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overLeaving: e.Leaving()})
 	}
 	for i := range f.YoungerSiblings {
-		if e := &f.YoungerSiblings[i]; !e.leaving() {
+		if e := &f.YoungerSiblings[i]; !e.Leaving() {
 			claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overLeaving: true})
 		}
 	}
@@ -701,7 +708,7 @@ func (f *finder) claimOrder() []int32 {
 	compare := func(a, b int32) int {
 		x, y := &f.out.origins[a], &f.out.origins[b]
 		return cmp.Or(
-			compareBool(f.out.Endpoints[a].leaving(), f.out.Endpoints[b].leaving()),
+			compareBool(f.out.Endpoints[a].Leaving(), f.out.Endpoints[b].Leaving()),
 			cmp.Compare(f.out.Endpoints[a].Tier, f.out.Endpoints[b].Tier),
 			compareBool(x.draining, y.draining),
 		)
@@ -721,7 +728,7 @@ func (f *finder) winner(e *Endpoint, o *origin, siblings []siblingClaim) string 
 		}
 	}
 	for _, c := range siblings {
-		if (!c.overLeaving || e.leaving()) && clash(c.ports, e.Ports) {
+		if (!c.overLeaving || e.Leaving()) && clash(c.ports, e.Ports) {
 			return fmt.Sprintf("ExternalBackend %q", f.SiblingNames[e.Addr])
 		}
 	}
@@ -734,17 +741,17 @@ func (f *finder) truncate(kept []int32) {
 		return
 	}
 	fresh := func(i int32) bool {
-		_, stands := f.Published.at(f.out.origins[i].place, f.out.Endpoints[i].Ports)
+		_, stands := f.Published.At(f.out.origins[i].place, f.out.Endpoints[i].Ports)
 		return !stands
 	}
 	slices.SortStableFunc(kept, func(a, b int32) int {
-		leaving := compareBool(f.out.Endpoints[a].leaving(), f.out.Endpoints[b].leaving())
+		leaving := compareBool(f.out.Endpoints[a].Leaving(), f.out.Endpoints[b].Leaving())
 		return cmp.Or(leaving, compareBool(fresh(a), fresh(b)))
 	})
 	for _, i := range kept[f.Max:] {
 		e, o := &f.out.Endpoints[i], &f.out.origins[i]
 		o.lost = true
-		if o.target >= 0 && !e.leaving() {
+		if o.target >= 0 && !e.Leaving() {
 			f.out.Notes[o.target].Truncated++
 		}
 	}

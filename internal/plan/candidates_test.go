@@ -11,13 +11,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // drained is a plan of an ExternalBackend whose addresses drain for ten minutes.
-func drained(published *Standing, targets ...v1alpha1.Target) Input {
+func drained(published *endpointslice.PublishedEndpoints, targets ...v1alpha1.Target) Input {
 	b := &v1alpha1.ExternalBackend{}
 	b.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}
 	b.Spec.Targets, b.Spec.DrainSeconds = targets, new(int32(600))
@@ -25,13 +25,6 @@ func drained(published *Standing, targets ...v1alpha1.Target) Input {
 		Backend: b, Families: Families{IPv4: true}, ServesPort: func(*v1alpha1.Port) bool { return true },
 		Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, Max: 100, Now: testNow,
 	}
-}
-
-// standing publishes endpoints and reads them back.
-func standing(endpoints ...Endpoint) *Standing { return Published(inSlices(endpoints...)) }
-
-func inSlices(endpoints ...Endpoint) []*discoveryv1.EndpointSlice {
-	return Slices(SliceTemplate{Namespace: "default", Service: "shop", Backend: "shop", Max: 100}, endpoints, nil).Create
 }
 
 func at(target, addr string) Endpoint {
@@ -48,7 +41,7 @@ func at(target, addr string) Endpoint {
 // TestOthersDoNotLeave: of what others publish behind the Service only what the spec names is taken
 // over, whatever their targets were called; what is ours drains.
 func TestOthersDoNotLeave(t *testing.T) {
-	published := Published(
+	published := endpointslice.Published(
 		inSlices(at("former", "203.0.113.2"), at("primary", "203.0.113.1")),
 		at("primary", "203.0.113.3"),
 		at("standby", "203.0.113.4"),
@@ -164,7 +157,7 @@ func TestUnread(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			slices := inSlices(at("pool", addr.String()))
 			slices[0].Annotations = nil
-			in := drained(Published(slices), tt.target)
+			in := drained(endpointslice.Published(slices), tt.target)
 			in.Answers, in.NamedAddrs = map[string]Answer{"pool": tt.answer}, tt.named
 			if tt.permit != nil {
 				in.Permit = tt.permit
@@ -180,7 +173,7 @@ func expect(t *testing.T, endpoints []Endpoint, want ...string) {
 	var got []string
 	for i := range endpoints {
 		text := endpoints[i].Target + " " + endpoints[i].Addr.String()
-		if endpoints[i].leaving() {
+		if endpoints[i].Leaving() {
 			text += " leaves"
 		}
 		got = append(got, text)

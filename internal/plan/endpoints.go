@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // Verdict is what the probes have made of an endpoint.
@@ -59,7 +60,7 @@ func (p *Publication) HasAllVerdicts(c *Candidates) bool {
 type PublishInput struct {
 	Backend *v1alpha1.ExternalBackend
 	// Published is what stands.
-	Published *Standing
+	Published *endpointslice.PublishedEndpoints
 	// State tells what has been made of an endpoint, by its place among Candidates.Probes.
 	State func(probe int) ProbeState
 	// Tier is that of the plan before; nil at the start, when the active tier is read back from
@@ -128,8 +129,9 @@ func (p *Publication) judge(in PublishInput, c *Candidates, tiers *tally) {
 			verdict = Healthy
 		}
 		e.Terminating = o.draining
-		e.Healthy = verdict == Healthy || verdict == Unknown && (o.published && o.healthy || !o.published && initial)
-		e.Unread = o.unread && o.probed() && verdict == Unknown
+		published, healthy, unread := c.published(i)
+		e.Healthy = verdict == Healthy || verdict == Unknown && (published && healthy || !published && initial)
+		e.Unread = unread && o.probed() && verdict == Unknown
 		if !o.draining {
 			tiers.count(e.Tier, verdict)
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // HandOver plans the moment at which endpoints that others publish behind an adopted Service are
@@ -47,7 +49,7 @@ func ReadEndpoints(e *corev1.Endpoints) []Endpoint {
 		for i, p := range s.Ports {
 			ports[i] = Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, AppProtocol: p.AppProtocol}
 		}
-		slices.SortFunc(ports, comparePorts)
+		slices.SortFunc(ports, endpointslice.ComparePorts)
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for _, a := range addresses {
 				if ip, err := netip.ParseAddr(a.IP); err == nil {

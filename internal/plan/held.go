@@ -30,7 +30,7 @@ func FilterPublished(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint
 	h := Filtered{Reasons: map[string]string{}}
 	judged := make(map[netip.Addr][]*Endpoint, len(standing))
 	judge := func(e *Endpoint, stands bool) {
-		if slices.ContainsFunc(judged[e.Addr], e.same) {
+		if slices.ContainsFunc(judged[e.Addr], e.SameAddressAndPorts) {
 			return
 		}
 		judged[e.Addr] = append(judged[e.Addr], e)
@@ -56,11 +56,6 @@ func FilterPublished(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint
 		judge(&withdrawn[i], false)
 	}
 	return h
-}
-
-// same reports whether both are the same address with the same ports.
-func (e *Endpoint) same(other *Endpoint) bool {
-	return e.Addr == other.Addr && slices.EqualFunc(e.Ports, other.Ports, samePort)
 }
 
 // refusedTargets names the targets that policy refuses, each once; "" where there are none.

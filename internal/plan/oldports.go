@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // WithPorts is s with the ports of b's spec. lags reports whether s has others, by name and
@@ -30,7 +31,7 @@ type OldPortsInput struct {
 	Backend *v1alpha1.ExternalBackend
 	// Live is the Service, which can't be given the ports of spec.
 	Live      *corev1.Service
-	Published *Standing
+	Published *endpointslice.PublishedEndpoints
 	Permit    Permit
 }
 
@@ -56,7 +57,7 @@ func (c *Candidates) WithOldPorts(in OldPortsInput, desired []Endpoint) []Endpoi
 	for i := range desired {
 		e := desired[i]
 		e.Ports = old.of(&e, c.origins[i].name)
-		same := len(e.Ports) == 0 || slices.EqualFunc(e.Ports, desired[i].Ports, samePort)
+		same := len(e.Ports) == 0 || slices.EqualFunc(e.Ports, desired[i].Ports, endpointslice.SamePort)
 		if same || ahead {
 			out = append(out, desired[i])
 		}
@@ -145,7 +146,7 @@ func (old *oldPorts) of(e *Endpoint, name string) []Port {
 			}
 		}
 	}
-	slices.SortFunc(ports, comparePorts)
+	slices.SortFunc(ports, endpointslice.ComparePorts)
 	return ports
 }
 

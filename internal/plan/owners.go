@@ -4,10 +4,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
@@ -87,15 +85,4 @@ func setOwner(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	case metav1.GetControllerOf(s) == nil:
 		s.OwnerReferences = append(s.OwnerReferences, *metav1.NewControllerRef(b, kindBackend))
 	}
-}
-
-// BelongTo reports whether all these slices have owner as SliceOwner returned it.
-func BelongTo(list []*discoveryv1.EndpointSlice, owner *metav1.OwnerReference) bool {
-	m := sliceMetadata{owner: owner}
-	return !slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return !m.owned(s.OwnerReferences) })
-}
-
-// isKind reports whether ref names an object of that kind.
-func isKind(ref *metav1.OwnerReference, kind schema.GroupVersionKind) bool {
-	return ref.Kind == kind.Kind && ref.APIVersion == kind.GroupVersion().String()
 }

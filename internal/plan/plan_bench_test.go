@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // BenchmarkFlip plans one endpoint's change of health, from the spec to the slice that is written:
@@ -45,7 +46,7 @@ func benchmarkFlip(b *testing.B, n int, anew bool) {
 	began := cpuTime(b)
 	for i := range b.N {
 		if anew {
-			f.recall = Recall{}
+			f.cache = Cache{}
 		}
 		state := &f.states[i%n]
 		state.Verdict = Healthy + Unhealthy - state.Verdict
@@ -75,7 +76,7 @@ type flip struct {
 	probes  []Probe
 	named   []NamedAddr
 	tier    *TierState
-	recall  Recall
+	cache   Cache
 	writes  int
 }
 
@@ -116,16 +117,16 @@ func newFlip(n int) *flip {
 	return f
 }
 
-func (f *flip) plan() SliceChanges {
+func (f *flip) plan() endpointslice.Changes {
 	existing := make([]*discoveryv1.EndpointSlice, 0, len(f.slices))
 	for _, s := range f.slices {
 		existing = append(existing, s)
 	}
-	published := Published(existing)
-	c := f.recall.Candidates(Input{
+	published := endpointslice.Published(existing)
+	c := f.cache.Candidates(Input{
 		Backend: f.backend, Families: FamiliesOf(f.service), ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(f.service, p) },
 		Answers: f.answers, Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, NamedAddrs: f.named, Max: 10000, Now: testNow,
-	}, SliceTemplate{Namespace: "default", Service: "shop", Backend: "shop", Max: 100})
+	}, endpointslice.Template{Namespace: "default", Service: "shop", Backend: "shop", Max: 100})
 	f.probes, _ = c.Probes(f.probes)
 	f.named = c.NamedAddrs(f.named)
 	p := Publish(
@@ -139,7 +140,7 @@ func (f *flip) plan() SliceChanges {
 		&c,
 	)
 	f.tier = &p.Tier
-	changes := f.recall.Slices(p.Endpoints)
+	changes := f.cache.Slices(p.Endpoints)
 	for _, list := range [][]*discoveryv1.EndpointSlice{changes.Create, changes.Update} {
 		for _, s := range list {
 			f.writes++

@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 
 	"fmt"
 	"maps"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // scenario is the story of one ExternalBackend: what is published after a step is what the next one
@@ -55,6 +57,8 @@ type scenarioStep struct {
 	Max int `json:"max"`
 }
 
+var update = flag.Bool("update", false, "write the golden files anew")
+
 // world is the state that a scenario goes through.
 type world struct {
 	backend  *v1alpha1.ExternalBackend
@@ -68,7 +72,7 @@ type world struct {
 	max      int
 	now      time.Time
 	tier     *TierState
-	recall   Recall
+	cache    Cache
 	probes   []Probe
 	named    []NamedAddr
 	engine   map[ProbeID]ProbeState
@@ -165,27 +169,27 @@ func (w *world) take(t *testing.T, s scenarioStep) {
 }
 
 func (w *world) restart() {
-	w.tier, w.recall, w.probes, w.named, w.engine = nil, Recall{}, nil, nil, nil
+	w.tier, w.cache, w.probes, w.named, w.engine = nil, Cache{}, nil, nil, nil
 	w.verdicts, w.answers = map[string]string{}, map[string]Answer{}
 }
 
 // plan goes the way that the controller goes. It returns what had to be written.
-func (w *world) plan(t *testing.T) (changes SliceChanges) {
+func (w *world) plan(t *testing.T) (changes endpointslice.Changes) {
 	if invalid := Validate(w.backend, w.service); invalid != "" {
 		w.report(StatusInput{Invalid: invalid})
 		return changes
 	}
 	w.planService(t)
 	existing := w.list()
-	published := Published(existing)
+	published := endpointslice.Published(existing)
 	before := w.backend.DeepCopy()
-	c := w.recall.Candidates(Input{
+	c := w.cache.Candidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
 		ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
 		Answers: maps.Clone(
 			w.answers,
 		), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, NamedAddrs: w.named, Max: w.max, Now: w.now,
-	}, SliceTemplate{
+	}, endpointslice.Template{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
 		ZoneHints: w.service.Spec.TrafficDistribution != nil, Max: 100,
 	})
@@ -203,7 +207,7 @@ func (w *world) plan(t *testing.T) (changes SliceChanges) {
 		&c,
 	)
 	w.tier = &p.Tier
-	changes = w.recall.Slices(p.Endpoints)
+	changes = w.cache.Slices(p.Endpoints)
 	for _, s := range slices.Concat(changes.Create, changes.Update) {
 		w.slices[s.Name] = s
 	}
@@ -293,7 +297,7 @@ func (w *world) report(in StatusInput) {
 	report := Status(in)
 	w.status, w.known = report.Status, report.TargetMemory
 	fmt.Fprintf(&w.out, "Service %s %s %v\n", w.status.ServiceType, w.service.Spec.ClusterIP, w.service.Spec.IPFamilies)
-	published := Published(w.list()).Endpoints()
+	published := endpointslice.Published(w.list()).Endpoints()
 	slices.SortFunc(published, func(a, b Endpoint) int {
 		return strings.Compare(a.Addr.String()+portText(a.Ports), b.Addr.String()+portText(b.Ports))
 	})

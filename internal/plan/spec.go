@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
 // ServiceName is the name of the Service that b's endpoints stand behind.
@@ -133,7 +134,7 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 			AppProtocol: p.AppProtocol,
 		})
 	}
-	slices.SortFunc(ports, comparePorts)
+	slices.SortFunc(ports, endpointslice.ComparePorts)
 	return ports
 }
 

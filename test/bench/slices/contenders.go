@@ -21,7 +21,7 @@ import (
 	"k8s.io/endpointslice"
 	endpointsliceutil "k8s.io/endpointslice/util"
 
-	"github.com/external-backend/operator/internal/plan"
+	planner "github.com/external-backend/operator/internal/endpointslice"
 )
 
 // perSlice is the cap of both contenders.
@@ -39,16 +39,16 @@ func address(id int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(id >> 16), byte(id >> 8), byte(id)})
 }
 
-// ours is internal/plan.
+// ours is internal/endpointslice.
 type ours struct {
-	template plan.SliceTemplate
-	ports    []plan.Port
-	desired  []plan.Endpoint
+	template planner.Template
+	ports    []planner.Port
+	desired  []planner.Endpoint
 }
 
 func newOurs() *ours {
 	return &ours{
-		template: plan.SliceTemplate{
+		template: planner.Template{
 			Namespace: "shop", Service: "orders", Backend: "orders", Max: perSlice,
 			Owner: &metav1.OwnerReference{
 				APIVersion:         "v1",
@@ -59,17 +59,17 @@ func newOurs() *ours {
 				BlockOwnerDeletion: new(true),
 			},
 		},
-		ports: []plan.Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		ports: []planner.Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 	}
 }
 
 func (o *ours) name() string { return "ours" }
 
 func (o *ours) prepare(s state) {
-	o.desired = make([]plan.Endpoint, len(s))
+	o.desired = make([]planner.Endpoint, len(s))
 	for i, b := range s {
 		// Upstream names the node of every endpoint, so we do too.
-		o.desired[i] = plan.Endpoint{
+		o.desired[i] = planner.Endpoint{
 			Target: cmp.Or(
 				b.zone,
 				"pool",
@@ -79,7 +79,7 @@ func (o *ours) prepare(s state) {
 }
 
 func (o *ours) sync(existing []*discoveryv1.EndpointSlice, st *store) {
-	changes := plan.Slices(o.template, o.desired, existing)
+	_, changes := planner.Plan(o.template, o.desired, existing)
 	for _, s := range changes.Create {
 		st.create(s)
 	}

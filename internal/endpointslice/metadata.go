@@ -1,22 +1,24 @@
-package plan
+package endpointslice
 
 import (
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/external-backend/operator/api/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/external-backend/operator/api/v1alpha1"
 )
 
 // annotationLabels lists the keys of spec.service.labels that we put on a slice, so that they can
 // be taken off again.
 const annotationLabels = "external-backend.io/labels"
 
-// sliceMetadata is our share of a slice's metadata; all else is other people's and stays.
-type sliceMetadata struct {
+// metadata is our share of a slice's metadata; all else is other people's and stays.
+type metadata struct {
 	labels map[string]string
 	// extra is the value of annotationLabels, "" where there are none.
 	extra    string
@@ -24,8 +26,8 @@ type sliceMetadata struct {
 	owner    *metav1.OwnerReference
 }
 
-func newSliceMetadata(t *SliceTemplate) sliceMetadata {
-	m := sliceMetadata{headless: t.Headless, owner: t.Owner, labels: map[string]string{}}
+func newMetadata(t *Template) metadata {
+	m := metadata{headless: t.Headless, owner: t.Owner, labels: map[string]string{}}
 	for key, value := range t.Labels {
 		if !reservedLabel(key) {
 			m.labels[key] = value
@@ -53,7 +55,7 @@ func reservedLabel(key string) bool {
 
 // in reports whether meta holds our share as it should be; endpoints is the value of
 // annotationEndpoints.
-func (m *sliceMetadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
+func (m *metadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
 	for key, value := range m.labels {
 		if have, ok := meta.Labels[key]; !ok || have != value {
 			return false
@@ -67,7 +69,7 @@ func (m *sliceMetadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
 }
 
 // owned reports whether our owner is among refs, and nobody in its place.
-func (m *sliceMetadata) owned(refs []metav1.OwnerReference) bool {
+func (m *metadata) owned(refs []metav1.OwnerReference) bool {
 	if m.owner == nil {
 		return true
 	}
@@ -85,8 +87,20 @@ func (m *sliceMetadata) owned(refs []metav1.OwnerReference) bool {
 
 // disputes reports whether ref stands where our owner's reference belongs: a slice has one
 // controller at most, and belongs to its Service or its ExternalBackend, never to both.
-func (m *sliceMetadata) disputes(ref *metav1.OwnerReference) bool {
-	return ref.UID == m.owner.UID || isTrue(ref.Controller) || isKind(ref, kindService) || isKind(ref, kindBackend)
+func (m *metadata) disputes(ref *metav1.OwnerReference) bool {
+	return ref.UID == m.owner.UID || isTrue(ref.Controller) || isKind(ref, corev1.SchemeGroupVersion, "Service") ||
+		isKind(ref, v1alpha1.GroupVersion, "ExternalBackend")
+}
+
+// isKind reports whether ref names an object of that kind.
+func isKind(ref *metav1.OwnerReference, version schema.GroupVersion, kind string) bool {
+	return ref.Kind == kind && ref.APIVersion == version.String()
+}
+
+// OwnedBy reports whether all slices of list carry owner as Template.Owner asks for.
+func OwnedBy(list []*discoveryv1.EndpointSlice, owner *metav1.OwnerReference) bool {
+	m := metadata{owner: owner}
+	return !slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return !m.owned(s.OwnerReferences) })
 }
 
 func sameOwner(a, b *metav1.OwnerReference) bool {
@@ -111,7 +125,7 @@ func OwnLabels(s *discoveryv1.EndpointSlice) map[string]string {
 }
 
 // enforce sets our share of meta, which must be ours to change.
-func (m *sliceMetadata) enforce(meta *metav1.ObjectMeta, endpoints []byte) {
+func (m *metadata) enforce(meta *metav1.ObjectMeta, endpoints []byte) {
 	if meta.Labels == nil {
 		meta.Labels = make(map[string]string, len(m.labels))
 	}

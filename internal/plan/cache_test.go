@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,11 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// TestRecall leads ExternalBackends through random lives, and plans every step twice: by what the
+// TestCachedPlanEqualsFreshPlanInRandomLives leads ExternalBackends through random lives, and plans every step twice: by what the
 // plan before left, and from the beginning. The two must not differ in anything.
-func TestRecall(t *testing.T) {
+func TestCachedPlanEqualsFreshPlanInRandomLives(t *testing.T) {
 	const lives, shards = 1200, 4
 	var plans, recalled atomic.Int64
 	t.Run("lives", func(t *testing.T) {
@@ -47,7 +49,7 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-func FuzzRecall(f *testing.F) {
+func FuzzCachedPlan(f *testing.F) {
 	f.Add(uint64(1 << 40))
 	f.Fuzz(func(t *testing.T, seed uint64) { newLife(t, seed).live(40) })
 }
@@ -66,7 +68,7 @@ type life struct {
 	denied   map[netip.Addr]Refusal
 	rules    int // the generation of denied
 	verdicts map[ProbeID]Verdict
-	template SliceTemplate
+	template endpointslice.Template
 	limit    int
 	// beside, older and elsewhere are others' endpoints.
 	beside, older, elsewhere []Endpoint
@@ -76,7 +78,7 @@ type life struct {
 	version int
 	earlier []*discoveryv1.EndpointSlice // what was there a plan ago
 
-	recall          Recall
+	cache           Cache
 	tier            *TierState
 	probes          []Probe
 	named           []NamedAddr
@@ -91,7 +93,7 @@ func newLife(t *testing.T, seed uint64) *life {
 			IPv4: true,
 			IPv6: r.IntN(2) == 0,
 		}, answers: map[string]Answer{}, denied: map[netip.Addr]Refusal{}, verdicts: map[ProbeID]Verdict{},
-		template: SliceTemplate{
+		template: endpointslice.Template{
 			Namespace: "default", Service: "shop", Backend: "shop", Max: []int{1, 3, 4, 10}[r.IntN(4)], Labels: map[string]string{"team": "a"}, ZoneHints: r.IntN(2) == 0,
 			Owner: &metav1.OwnerReference{
 				APIVersion:         "v1",
@@ -316,7 +318,7 @@ func (l *life) meddleWithEndpoints(s *discoveryv1.EndpointSlice) {
 	case 6:
 		s.AddressType = discoveryv1.AddressTypeFQDN
 	case 7:
-		e.Conditions.Serving = new(!orTrue(e.Conditions.Serving))
+		e.Conditions.Serving = new(e.Conditions.Serving != nil && !*e.Conditions.Serving)
 	case 8:
 		e.Conditions.Serving = nil
 	case 9:
@@ -331,20 +333,21 @@ func (l *life) meddleWithEndpoints(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// attribute makes the annotation fit the order of the endpoints.
+// attribute makes the annotation fit the order of the endpoints: one run for each of them.
 func (l *life) attribute(s *discoveryv1.EndpointSlice) {
-	var annotation runEncoder
-	known := Published(l.stored.list()).Endpoints()
+	var runs []string
+	known := endpointslice.Published(l.stored.list()).Endpoints()
 	for _, e := range s.Endpoints {
 		for i := range known {
 			if known[i].Addr.String() == e.Addresses[0] {
-				annotation.add(&known[i], e.Addresses[0])
+				run, _ := strings.CutPrefix(inSlices(known[i])[0].Annotations[annotationEndpoints], "v1:")
+				runs = append(runs, run)
 				break
 			}
 		}
 	}
 	if s.Annotations != nil {
-		s.Annotations[annotationEndpoints] = string(annotation.bytes())
+		s.Annotations[annotationEndpoints] = "v1:" + strings.Join(runs, ",")
 	}
 }
 
@@ -427,12 +430,12 @@ type planned struct {
 	NamedAddrs  []NamedAddr
 	Publication Publication
 	Judged      bool
-	Changes     SliceChanges
+	Changes     endpointslice.Changes
 }
 
 // run plans by r.
-func (l *life) run(r *Recall, probes []Probe, existing []*discoveryv1.EndpointSlice) (out planned, tier *TierState) {
-	published := Published(existing, l.elsewhere...)
+func (l *life) run(r *Cache, probes []Probe, existing []*discoveryv1.EndpointSlice) (out planned, tier *TierState) {
+	published := endpointslice.Published(existing, l.elsewhere...)
 	c := r.Candidates(Input{
 		Backend: l.backend, Families: l.families, Headless: l.headless, ServesPort: func(p *v1alpha1.Port) bool { return p.Name != l.lacking }, Answers: l.answers,
 		Permit: func(_ string, a netip.Addr, _ []Port) Refusal { return l.denied[a] }, Rules: l.rules,
@@ -468,11 +471,11 @@ func (l *life) plan() {
 	if l.random.IntN(8) == 0 {
 		l.planAhead(existing)
 	}
-	var anew Recall
+	var anew Cache
 	want, _ := l.run(&anew, nil, existing)
-	got, tier := l.run(&l.recall, l.probes, existing)
+	got, tier := l.run(&l.cache, l.probes, existing)
 	l.plans++
-	if l.recall.candidates.again {
+	if l.cache.candidates.layout != nil {
 		l.recalled++
 	}
 	for _, p := range []*planned{&want, &got} {
@@ -488,7 +491,7 @@ func (l *life) plan() {
 		}
 		l.t.Errorf(
 			"by the plan before: %v; -from the beginning +by the plan before:\n%s",
-			l.recall.candidates.again,
+			l.cache.candidates.layout != nil,
 			gocmp.Diff(want, got, equal...),
 		)
 		return
@@ -497,16 +500,19 @@ func (l *life) plan() {
 		l.t.Error("planning changed the slices that are there")
 	}
 	l.tier, l.probes, l.named = tier, slices.Clone(got.Probes), got.NamedAddrs
-	for _, w := range writesOf(got.Changes) {
-		switch {
-		case l.random.IntN(12) == 0: // refused
-		case w.verb == "delete":
-			delete(l.stored, w.slice.Name)
-		default:
-			if len(w.slice.Endpoints) > 0 && l.random.IntN(20) == 0 {
-				l.intercept(w.slice)
-			}
-			l.store(w.slice)
+	refused := func() bool { return l.random.IntN(12) == 0 }
+	for _, s := range slices.Concat(got.Changes.Create, got.Changes.Update) {
+		if refused() {
+			continue
+		}
+		if len(s.Endpoints) > 0 && l.random.IntN(20) == 0 {
+			l.intercept(s)
+		}
+		l.store(s)
+	}
+	for _, s := range got.Changes.Delete {
+		if !refused() {
+			delete(l.stored, s.Name)
 		}
 	}
 }
@@ -520,7 +526,7 @@ func (l *life) planAhead(existing []*discoveryv1.EndpointSlice) {
 	for id := range ahead.verdicts {
 		ahead.verdicts[id] = Verdict(l.random.IntN(3))
 	}
-	planned, _ := ahead.run(&l.recall, l.probes, existing)
+	planned, _ := ahead.run(&l.cache, l.probes, existing)
 	l.probes, l.named = slices.Clone(planned.Probes), planned.NamedAddrs
 }
 

@@ -1,4 +1,4 @@
-package plan
+package endpointslice
 
 import (
 	"fmt"
@@ -34,7 +34,18 @@ func pool(target, zone string, first, n int) []Endpoint {
 	return list
 }
 
-func testTemplate(limit int) SliceTemplate {
+// at returns one healthy endpoint.
+func at(target, addr string) Endpoint {
+	return Endpoint{
+		Target: target, Addr: netip.MustParseAddr(addr), Ports: httpPorts, Ready: true, Serving: true, Healthy: true,
+	}
+}
+
+func inSlices(endpoints ...Endpoint) []*discoveryv1.EndpointSlice {
+	return changesOf(testTemplate(100), endpoints, nil).Create
+}
+
+func testTemplate(limit int) Template {
 	owner := metav1.OwnerReference{
 		APIVersion:         "v1",
 		Kind:               "Service",
@@ -43,13 +54,19 @@ func testTemplate(limit int) SliceTemplate {
 		Controller:         new(true),
 		BlockOwnerDeletion: new(true),
 	}
-	return SliceTemplate{Namespace: "shop", Service: "orders", Backend: "orders-db", Owner: &owner, Max: limit}
+	return Template{Namespace: "shop", Service: "orders", Backend: "orders-db", Owner: &owner, Max: limit}
+}
+
+// changesOf is Plan without the layout.
+func changesOf(t Template, desired []Endpoint, existing []*discoveryv1.EndpointSlice) Changes {
+	_, changes := Plan(t, desired, existing)
+	return changes
 }
 
 // plan applies a plan to the cluster and returns it.
-func (c cluster) plan(t *testing.T, template SliceTemplate, desired []Endpoint) SliceChanges {
+func (c cluster) plan(t *testing.T, template Template, desired []Endpoint) Changes {
 	t.Helper()
-	changes := Slices(template, desired, c.list())
+	changes := changesOf(template, desired, c.list())
 	for _, w := range writesOf(changes) {
 		c.apply(t, w)
 	}
@@ -57,7 +74,7 @@ func (c cluster) plan(t *testing.T, template SliceTemplate, desired []Endpoint) 
 }
 
 // verbs tells a plan in short: how many slices are created, updated and deleted.
-func verbs(c SliceChanges) string {
+func verbs(c Changes) string {
 	return fmt.Sprintf("+%d ~%d -%d", len(c.Create), len(c.Update), len(c.Delete))
 }
 
@@ -202,7 +219,7 @@ func TestSliceNames(t *testing.T) {
 	for _, backend := range []string{"a", "a-v4", long + "b", long + "c"} {
 		template := testTemplate(1)
 		template.Backend = backend
-		for _, s := range Slices(template, append(pool("t", "", 0, 12), ipv6), nil).Create {
+		for _, s := range changesOf(template, append(pool("t", "", 0, 12), ipv6), nil).Create {
 			if problems := validation.IsDNS1123Label(s.Name); len(problems) > 0 {
 				t.Errorf("%q: %v", s.Name, problems)
 			}
@@ -219,7 +236,7 @@ func TestSliceNames(t *testing.T) {
 		if len(name) < 40 {
 			template := testTemplate(1)
 			template.Backend = strings.TrimSuffix(name, "-0")
-			for _, s := range Slices(template, pool("t", "", 0, 12), nil).Create {
+			for _, s := range changesOf(template, pool("t", "", 0, 12), nil).Create {
 				if used[s.Name] != "" {
 					t.Errorf("%q is taken", s.Name)
 				}
@@ -233,7 +250,7 @@ func TestSliceNames(t *testing.T) {
 func TestSliceNamesCollide(t *testing.T) {
 	stored := cluster{}
 	first := stored.plan(t, testTemplate(2), pool("a", "", 0, 6))
-	if again := Slices(testTemplate(2), pool("a", "", 0, 6), nil); gocmp.Diff(first, again) != "" {
+	if again := changesOf(testTemplate(2), pool("a", "", 0, 6), nil); gocmp.Diff(first, again) != "" {
 		t.Error("the same plan creates slices of other names")
 	}
 	stored.plan(t, testTemplate(2), slices.Concat(pool("a", "", 0, 2), pool("a", "", 4, 2)))
@@ -308,12 +325,12 @@ func TestSliceCrashInFold(t *testing.T) {
 	stored := cluster{}
 	stored.plan(t, testTemplate(4), pool("a", "", 0, 8))
 	left := slices.Concat(pool("a", "", 0, 1), pool("a", "", 4, 2))
-	fold := Slices(testTemplate(4), left, stored.list())
+	fold := changesOf(testTemplate(4), left, stored.list())
 	if verbs(fold) != "+0 ~1 -1" {
 		t.Fatal(verbs(fold))
 	}
 	stored.apply(t, write{"update", fold.Update[0]})
-	again := Slices(testTemplate(4), left, stored.list())
+	again := changesOf(testTemplate(4), left, stored.list())
 	if verbs(again) != "+0 ~0 -1" || again.Delete[0].Name != fold.Delete[0].Name {
 		t.Errorf("%s after the crash", verbs(again))
 	}
@@ -341,12 +358,12 @@ func TestSliceCap(t *testing.T) {
 	}
 }
 
-func TestStrands(t *testing.T) {
+func TestWouldUnpublish(t *testing.T) {
 	stored := cluster{}
 	stored.plan(t, testTemplate(4), pool("a", "", 0, 8))
-	fold := Slices(testTemplate(4), slices.Concat(pool("a", "", 0, 1), pool("a", "", 4, 2)), stored.list())
+	fold := changesOf(testTemplate(4), slices.Concat(pool("a", "", 0, 1), pool("a", "", 4, 2)), stored.list())
 	receiver, donor := fold.Update[0], fold.Delete[0]
-	unrelated := Slices(testTemplate(4), pool("a", "", 50, 1), nil).Create[0]
+	unrelated := changesOf(testTemplate(4), pool("a", "", 50, 1), nil).Create[0]
 	otherPort := receiver.DeepCopy()
 	otherPort.Ports[0].Port = new(int32(81))
 	for _, test := range []struct {
@@ -362,7 +379,7 @@ func TestStrands(t *testing.T) {
 		{"an update that keeps all", donor, []*discoveryv1.EndpointSlice{receiver}, false},
 		{"an update that keeps nothing", unrelated, []*discoveryv1.EndpointSlice{receiver}, true},
 	} {
-		if got := Strands(donor, test.next, test.failed); got != test.want {
+		if got := WouldUnpublish(donor, test.next, test.failed); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}
@@ -375,7 +392,7 @@ func TestSliceAllocations(t *testing.T) {
 		desired := pool("a", "z1", 0, n)
 		stored.plan(t, testTemplate(100), desired)
 		existing := stored.list()
-		return testing.AllocsPerRun(5, func() { Slices(testTemplate(100), desired, existing) })
+		return testing.AllocsPerRun(5, func() { changesOf(testTemplate(100), desired, existing) })
 	}
 	if small, great := perRun(1000), perRun(10_000); (great-small)/9000 > 0.01 {
 		t.Errorf("%v allocations for 1,000 endpoints, %v for 10,000", small, great)
@@ -505,7 +522,7 @@ func TestSliceMovesOnceTold(t *testing.T) {
 			after = append(after, e)
 		}
 	}
-	changes := Slices(testTemplate(10), after, stored.list())
+	changes := changesOf(testTemplate(10), after, stored.list())
 	if got := verbs(changes); got != "+0 ~3 -1" {
 		t.Errorf("%s: want every slice written, and one of them deleted then", got)
 	}
@@ -593,7 +610,7 @@ func TestHandingOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			template, stored := testTemplate(4), cluster{}
 			stored.plan(t, template, c.before)
-			for i, w := range writesOf(Slices(template, c.after, stored.list())) {
+			for i, w := range writesOf(changesOf(template, c.after, stored.list())) {
 				stored.apply(t, w)
 				if !slices.ContainsFunc(Published(stored.list()).Endpoints(), func(e Endpoint) bool { return e.Ready }) {
 					t.Errorf("after write %d, %s %s, nothing is ready", i+1, w.verb, w.slice.Name)
@@ -603,13 +620,13 @@ func TestHandingOver(t *testing.T) {
 	}
 }
 
-// TestFollowWithoutPorts: a slice whose ports someone has taken away is kept true as any other.
-func TestFollowWithoutPorts(t *testing.T) {
+// TestForRetainedWithoutPorts: a slice whose ports someone has taken away is kept true as any other.
+func TestForRetainedWithoutPorts(t *testing.T) {
 	want := at("a", "203.0.113.1")
 	bare := want
 	bare.Ports = nil
 	for _, tt := range [][2]Endpoint{{bare, want}, {want, bare}} {
-		got := Follow([]Endpoint{tt[0]}, []Endpoint{tt[1]})
+		got := ForRetained([]Endpoint{tt[0]}, []Endpoint{tt[1]})
 		if len(got) != 1 || got[0].Addr != want.Addr || len(got[0].Ports) != len(tt[0].Ports) {
 			t.Errorf("%v follows %v as %v", tt[0], tt[1], got)
 		}

@@ -1,4 +1,4 @@
-package plan
+package endpointslice
 
 import (
 	"cmp"
@@ -47,7 +47,7 @@ func FuzzSliceHistory(f *testing.F) {
 type history struct {
 	t        *testing.T
 	random   *rand.Rand
-	template SliceTemplate
+	template Template
 	wanted   map[ipPorts]Endpoint
 	stored   cluster
 	next     int // number of the next address
@@ -66,7 +66,7 @@ type write struct {
 	slice *discoveryv1.EndpointSlice
 }
 
-func writesOf(c SliceChanges) (list []write) {
+func writesOf(c Changes) (list []write) {
 	for _, s := range c.Create {
 		list = append(list, write{"create", s})
 	}
@@ -94,7 +94,7 @@ func (c cluster) apply(t *testing.T, w write) {
 func newHistory(t *testing.T, seed uint64) *history {
 	r := rand.New(rand.NewPCG(seed, 7))
 	h := &history{t: t, random: r, wanted: map[ipPorts]Endpoint{}, stored: cluster{}, regular: true}
-	h.template = SliceTemplate{
+	h.template = Template{
 		Namespace: "shop", Service: "orders", Backend: "orders-db", Headless: r.IntN(4) == 0, ZoneHints: r.IntN(2) == 0, NodeHints: r.IntN(4) == 0,
 		Max: []int{1, 2, 3, 4, 5, 7, 10}[r.IntN(7)],
 		Owner: &metav1.OwnerReference{
@@ -142,7 +142,7 @@ func (h *history) key(e *Endpoint) ipPorts { return ipPorts{e.Addr, h.portList(e
 
 // portList tells which of h.ports a list is, -1 for none of them.
 func (h *history) portList(ports []Port) int {
-	return slices.IndexFunc(h.ports, func(p []Port) bool { return slices.EqualFunc(p, ports, samePort) })
+	return slices.IndexFunc(h.ports, func(p []Port) bool { return slices.EqualFunc(p, ports, SamePort) })
 }
 
 // groupKey is the group of a slice.
@@ -333,13 +333,13 @@ func (h *history) sync() {
 			before = append(before, s.DeepCopy())
 		}
 	}
-	changes := Slices(h.template, desired, existing)
+	changes := changesOf(h.template, desired, existing)
 	if before != nil && !equality.Semantic.DeepEqual(before, existing) {
 		h.t.Errorf("existing slices were mutated: %s", gocmp.Diff(before, existing))
 	}
 	if h.random.IntN(8) == 0 {
 		h.random.Shuffle(len(existing), func(i, j int) { existing[i], existing[j] = existing[j], existing[i] })
-		if again := Slices(h.template, h.desired(), existing); !equality.Semantic.DeepEqual(again, changes) {
+		if again := changesOf(h.template, h.desired(), existing); !equality.Semantic.DeepEqual(again, changes) {
 			h.t.Errorf("another order of the input makes another plan: %s", gocmp.Diff(again, changes))
 		}
 	}
@@ -364,7 +364,7 @@ func (h *history) checkCrash(writes []write) {
 		stored.apply(h.t, w)
 		restarted := *h
 		restarted.stored, restarted.regular = maps.Clone(stored), false
-		restarted.walk(writesOf(Slices(h.template, h.desired(), stored.list())))
+		restarted.walk(writesOf(changesOf(h.template, h.desired(), stored.list())))
 		restarted.checkRest()
 	}
 }
@@ -515,7 +515,7 @@ func (h *history) checkRest() {
 		}
 	}
 	h.checkPublished()
-	if again := Slices(h.template, h.desired(), h.stored.list()); len(writesOf(again)) > 0 {
+	if again := changesOf(h.template, h.desired(), h.stored.list()); len(writesOf(again)) > 0 {
 		h.t.Errorf("a finished plan is followed by another: %+v", again)
 	}
 }
@@ -546,7 +546,7 @@ func (h *history) checkPublished() {
 	}
 	for i := range published {
 		want := h.wanted[h.key(&published[i])]
-		if got := published[i]; !slices.EqualFunc(got.Ports, want.Ports, samePort) || !sameButPorts(got, want) {
+		if got := published[i]; !slices.EqualFunc(got.Ports, want.Ports, SamePort) || !sameButPorts(got, want) {
 			h.t.Errorf("read back: %+v, wanted: %+v", got, want)
 		}
 	}
@@ -564,7 +564,7 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // checkPrice holds the number of writes against W*, worked out here from its definition, group by
 // group.
-func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes SliceChanges) {
+func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes Changes) {
 	type tally struct{ written, room, added, writes, untouchedDeleted, twice int }
 	tallies := map[groupKey]*tally{}
 	of := func(key groupKey) *tally {

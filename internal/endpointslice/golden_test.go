@@ -1,4 +1,4 @@
-package plan
+package endpointslice
 
 import (
 	"flag"
@@ -21,10 +21,10 @@ type step struct {
 	Delete []string                     `json:"delete,omitempty"`
 }
 
-// TestSlicesGolden shows whole plans: testdata/slices/NAME.in.yaml tells what is wanted step by
+// TestSlicesGolden shows whole plans: testdata/NAME.in.yaml tells what is wanted step by
 // step, NAME.out.yaml the writes of every step.
 func TestSlicesGolden(t *testing.T) {
-	inputs, err := filepath.Glob("testdata/slices/*.in.yaml")
+	inputs, err := filepath.Glob("testdata/*.in.yaml")
 	if err != nil || len(inputs) == 0 {
 		t.Fatalf("no golden files: %v", err)
 	}
@@ -35,9 +35,9 @@ func TestSlicesGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			var in struct {
-				Template SliceTemplate // holds what the steps share
+				Template Template // holds what the steps share
 				Steps    []struct {
-					Template SliceTemplate
+					Template Template
 					Desired  []Endpoint
 				}
 			}
@@ -47,7 +47,7 @@ func TestSlicesGolden(t *testing.T) {
 			stored := cluster{}
 			var out []step
 			for _, next := range in.Steps {
-				changes := Slices(next.Template, next.Desired, stored.list())
+				changes := changesOf(next.Template, next.Desired, stored.list())
 				for _, w := range writesOf(changes) {
 					stored.apply(t, w)
 				}

@@ -1,4 +1,4 @@
-package plan
+package endpointslice
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ func BenchmarkSlices(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if n := len(writesOf(Slices(template, desired, existing))); n != writes {
+				if n := len(writesOf(changesOf(template, desired, existing))); n != writes {
 					b.Fatalf("%d writes", n)
 				}
 			}
@@ -22,7 +22,7 @@ func BenchmarkSlices(b *testing.B) {
 	}
 	for _, n := range []int{1000, 10_000, 100_000} {
 		desired := pool("a", "z1", 0, n)
-		existing := Slices(template, desired, nil).Create
+		existing := changesOf(template, desired, nil).Create
 		flipped := pool("a", "z1", 0, n)
 		flipped[n/2].Ready, flipped[n/2].Serving, flipped[n/2].Healthy = false, false, false
 		bench(fmt.Sprintf("create/%d", n), desired, nil, n/100)
@@ -33,7 +33,7 @@ func BenchmarkSlices(b *testing.B) {
 }
 
 func BenchmarkPublished(b *testing.B) {
-	existing := Slices(testTemplate(100), pool("a", "z1", 0, 10_000), nil).Create
+	existing := changesOf(testTemplate(100), pool("a", "z1", 0, 10_000), nil).Create
 	b.ReportAllocs()
 	for b.Loop() {
 		Published(existing)

@@ -1,12 +1,6 @@
-package plan
+package endpointslice
 
 import (
-	"encoding/base32"
-	"hash/fnv"
-	"maps"
-	"strconv"
-	"strings"
-
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -133,7 +127,7 @@ func (p *planner) addresses(members []int32) []string {
 }
 
 // hints returns the zone and the node that e is hinted for, "" where for none.
-func (t *SliceTemplate) hints(e *Endpoint) (zone, node string) {
+func (t *Template) hints(e *Endpoint) (zone, node string) {
 	if t.ZoneHints {
 		zone = e.Zone
 	}
@@ -172,7 +166,7 @@ func (l *hintList) of(zone, node string) *discoveryv1.EndpointHints {
 }
 
 // sameEndpoint reports whether have says all that want says, and nothing more; conditions aside.
-func sameEndpoint(have *discoveryv1.Endpoint, want *Endpoint, t *SliceTemplate) bool {
+func sameEndpoint(have *discoveryv1.Endpoint, want *Endpoint, t *Template) bool {
 	var text [64]byte
 	zone, node := t.hints(want)
 	return len(have.Addresses) == 1 && have.Addresses[0] == string(want.Addr.AppendTo(text[:0])) &&
@@ -204,57 +198,4 @@ func sameString(have *string, want string) bool {
 		return want == ""
 	}
 	return *have == want
-}
-
-// namer gives the new slices of a group their names: the lowest numbers that are free. A creation
-// repeated on a stale cache so collides with the first one.
-type namer struct {
-	planner *planner
-	group   *group
-	prefix  string
-	number  int
-}
-
-// The parts of a name: what is left of 63 characters for the backend, after "-v4-", the hash, "-"
-// and six digits.
-const (
-	nameHashLength    = 10
-	nameBackendLength = 63 - len("-v4-") - nameHashLength - len("-") - 6
-)
-
-func (n *namer) next() string {
-	p := n.planner
-	if n.prefix == "" {
-		n.prefix = slicePrefix(p.template.Backend, n.group)
-	}
-	if p.names == nil {
-		p.names = make(map[string]bool, len(p.existing)+len(p.template.Taken))
-		maps.Copy(p.names, p.template.Taken)
-		for _, s := range p.existing {
-			p.names[s.Name] = true
-		}
-	}
-	for {
-		name := n.prefix + strconv.Itoa(n.number)
-		n.number++
-		if !p.names[name] {
-			p.names[name] = true
-			return name
-		}
-	}
-}
-
-// familyMarks are the address families as slices' names have them.
-var familyMarks = map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "v4", discoveryv1.AddressTypeIPv6: "v6", discoveryv1.AddressTypeFQDN: "fqdn"}
-
-// slicePrefix names a group. The hash has a fixed length and covers the whole name of the backend,
-// so that no two backends' names meet, not even where one backend is named like a slice of the
-// other.
-func slicePrefix(backend string, g *group) string {
-	h := fnv.New64a()
-	h.Write([]byte(backend))
-	h.Write([]byte{0})
-	h.Write([]byte(g.key))
-	hash := base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:nameHashLength]
-	return backend[:min(len(backend), nameBackendLength)] + "-" + familyMarks[g.family] + "-" + strings.ToLower(hash) + "-"
 }

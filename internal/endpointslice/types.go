@@ -1,7 +1,8 @@
-package plan
+package endpointslice
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,8 +48,16 @@ type Endpoint struct {
 	DrainUntil time.Time
 }
 
-// SliceTemplate is what every slice of one ExternalBackend shares.
-type SliceTemplate struct {
+// Leaving reports whether the address has left spec or DNS and stays until DrainUntil.
+func (e *Endpoint) Leaving() bool { return !e.DrainUntil.IsZero() }
+
+// SameAddressAndPorts reports whether both are the same address with the same ports.
+func (e *Endpoint) SameAddressAndPorts(other *Endpoint) bool {
+	return e.Addr == other.Addr && slices.EqualFunc(e.Ports, other.Ports, SamePort)
+}
+
+// Template is what every slice of one ExternalBackend shares.
+type Template struct {
 	Namespace string
 	// Service is the name of the Service that the slices serve, Backend that of the ExternalBackend
 	// that writes them.
@@ -70,8 +79,8 @@ type SliceTemplate struct {
 	Max int
 }
 
-// SliceChanges are the writes that turn the published slices into the wanted ones, to be applied in
+// Changes are the writes that turn the published slices into the wanted ones, to be applied in
 // this order: Create, Update, Delete, each from first to last.
-type SliceChanges struct {
+type Changes struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 }

@@ -1,4 +1,4 @@
-package plan
+package endpointslice
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ func attributed(t *testing.T) *discoveryv1.EndpointSlice {
 	}
 	desired[2].Tier, desired[2].Rank, desired[2].DrainUntil = 5, 3, time.Unix(1_763_683_200, 0).UTC()
 	desired[2].Terminating, desired[2].Ready, desired[2].Healthy = true, false, false // fail-open
-	s := Slices(testTemplate(5), desired, nil).Create[0]
+	s := changesOf(testTemplate(5), desired, nil).Create[0]
 	if got, want := s.Annotations[annotationEndpoints], "v1:a^1+*2~7b93,b^5/3!@1763683200~1c36"; got != want {
 		t.Errorf("annotation %q, want %q", got, want)
 	}

@@ -1,4 +1,4 @@
-package plan
+package endpointslice
 
 import (
 	"encoding/binary"
@@ -31,7 +31,7 @@ func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
-func comparePorts(a, b Port) int {
+func ComparePorts(a, b Port) int {
 	if c := strings.Compare(a.Name, b.Name); c != 0 {
 		return c
 	}
@@ -41,8 +41,8 @@ func comparePorts(a, b Port) int {
 	return int(a.Port) - int(b.Port)
 }
 
-func samePort(a, b Port) bool {
-	return comparePorts(a, b) == 0 && appProtocolOf(a) == appProtocolOf(b)
+func SamePort(a, b Port) bool {
+	return ComparePorts(a, b) == 0 && appProtocolOf(a) == appProtocolOf(b)
 }
 
 func appProtocolOf(p Port) string {
@@ -70,14 +70,14 @@ func portsOf(s *discoveryv1.EndpointSlice, ports []Port) []Port {
 		}
 		ports = append(ports, p)
 	}
-	slices.SortFunc(ports, comparePorts)
+	slices.SortFunc(ports, ComparePorts)
 	return ports
 }
 
 // sortedPorts returns ports in order, with the API's default protocol; ports itself where nothing
 // had to be mended.
 func sortedPorts(ports []Port) []Port {
-	if slices.IsSortedFunc(ports, comparePorts) && !slices.ContainsFunc(ports, func(p Port) bool { return p.Protocol == "" }) {
+	if slices.IsSortedFunc(ports, ComparePorts) && !slices.ContainsFunc(ports, func(p Port) bool { return p.Protocol == "" }) {
 		return ports
 	}
 	ports = slices.Clone(ports)
@@ -86,7 +86,7 @@ func sortedPorts(ports []Port) []Port {
 			ports[i].Protocol = corev1.ProtocolTCP
 		}
 	}
-	slices.SortFunc(ports, comparePorts)
+	slices.SortFunc(ports, ComparePorts)
 	return ports
 }
 

@@ -1,0 +1,153 @@
+package endpointslice
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Layout says which published slice holds which endpoint. As long as only conditions change, it
+// plans the writes without matching endpoints with slices again. A Layout never changes: Refresh
+// returns a new one.
+type Layout struct {
+	template  Template
+	metadata  metadata
+	endpoints []Endpoint
+	// slices hold all of the endpoints, each one once, and nothing else. They are sorted by name.
+	slices []layoutSlice
+	// healthy, parallel to endpoints, is the health that the slices tell.
+	healthy []bool
+}
+
+// layoutSlice is a slice and the endpoints that it holds.
+type layoutSlice struct {
+	name string
+	// slice says what it should, but for conditions; nil before the first Refresh.
+	slice   *discoveryv1.EndpointSlice
+	members []int32      // into the layout's endpoints, one for each endpoint of the slice
+	marks   []healthMark // what its annotation tells of their health; parallel to members
+}
+
+// layout returns the layout of a finished plan, or nil where the slices do not yet hold what they
+// should, or where some are left to be compacted.
+func (p *planner) layout(t Template, groups []*group) *Layout {
+	list := make([]layoutSlice, 0, len(p.existing))
+	for _, g := range groups {
+		if p.lights(g) > maxLight {
+			return nil
+		}
+		for _, s := range g.slots {
+			if s.slice == nil || s.size == 0 || s.size != len(s.slice.Endpoints) {
+				return nil
+			}
+			members := g.match[s.first : s.first+s.size]
+			if slices.Contains(members, -1) {
+				return nil
+			}
+			list = append(list, layoutSlice{name: s.slice.Name, members: members})
+		}
+	}
+	slices.SortFunc(list, func(a, b layoutSlice) int { return strings.Compare(a.name, b.name) })
+	return &Layout{template: t, metadata: p.metadata, endpoints: p.desired, slices: list}
+}
+
+// Healthy reports whether endpoint i is healthy as its slice tells.
+func (l *Layout) Healthy(i int) bool { return l.healthy[i] }
+
+// Refresh returns the layout of existing, all slices of the ExternalBackend. ok is false where
+// they, or what the template says, differ from l in more than conditions.
+func (l *Layout) Refresh(t *Template, existing []*discoveryv1.EndpointSlice) (next *Layout, ok bool) {
+	if len(existing) != len(l.slices) || !sameTemplate(&l.template, t) {
+		return nil, false
+	}
+	next = new(*l)
+	next.slices = slices.Clone(l.slices)
+	if l.healthy == nil {
+		next.healthy = make([]bool, len(l.endpoints))
+	}
+	for _, s := range existing {
+		i, found := slices.BinarySearchFunc(next.slices, s.Name, func(h layoutSlice, name string) int { return strings.Compare(h.name, name) })
+		if !found {
+			return nil, false
+		}
+		held := &next.slices[i]
+		was := held.slice
+		held.slice = s
+		if was != nil && s.ResourceVersion != "" && s.ResourceVersion == was.ResourceVersion && s.UID == was.UID {
+			continue
+		}
+		if !l.matchesExceptConditions(s, held.members) {
+			return nil, false
+		}
+		if l.healthy != nil && &next.healthy[0] == &l.healthy[0] {
+			next.healthy = slices.Clone(l.healthy)
+		}
+		next.read(held)
+	}
+	return next, true
+}
+
+// read notes what the slice says of the health of its endpoints.
+func (l *Layout) read(held *layoutSlice) {
+	held.marks = make([]healthMark, len(held.members))
+	for i, j := range held.members {
+		e := &l.endpoints[j]
+		held.marks[i] = e.healthMark()
+		_, l.healthy[j], _ = conditionsOf(&held.slice.Endpoints[i])
+		if held.marks[i] != healthAsServing {
+			l.healthy[j] = e.Healthy
+		}
+	}
+}
+
+// matchesExceptConditions reports whether s says what it should of members, but for conditions.
+// What its annotation says of their health is to be what the plan before wanted.
+func (l *Layout) matchesExceptConditions(s *discoveryv1.EndpointSlice, members []int32) bool {
+	first := &l.endpoints[members[0]]
+	if s.DeletionTimestamp != nil || len(s.Endpoints) != len(members) || s.AddressType != addressFamily(first.Addr) ||
+		!slices.EqualFunc(portsOf(s, nil), sortedPorts(first.Ports), SamePort) {
+		return false
+	}
+	var annotation runEncoder
+	for i, j := range members {
+		have, want := &s.Endpoints[i], &l.endpoints[j]
+		if !sameEndpoint(have, want, &l.template) {
+			return false
+		}
+		annotation.add(want, have.Addresses[0])
+	}
+	return l.metadata.in(&s.ObjectMeta, annotation.bytes())
+}
+
+// sameTemplate compares what can change in the life of one ExternalBackend.
+func sameTemplate(a, b *Template) bool {
+	owners := a.Owner == b.Owner || a.Owner != nil && b.Owner != nil && sameOwner(a.Owner, b.Owner)
+	return owners && maps.Equal(a.Labels, b.Labels) && a.Headless == b.Headless && a.ZoneHints == b.ZoneHints &&
+		a.NodeHints == b.NodeHints && a.Max == b.Max
+}
+
+// UpdateConditions plans the writes that bring the conditions of desired, which are the layout's
+// endpoints in their order, into the slices.
+func (l *Layout) UpdateConditions(desired []Endpoint) Changes {
+	p := newPlanner(l.template, l.metadata, desired, nil)
+	for i := range l.slices {
+		p.updateConditions(&l.slices[i])
+	}
+	return p.changes()
+}
+
+// updateConditions rewrites a slice where conditions have changed, or health that its annotation
+// tells.
+func (p *planner) updateConditions(held *layoutSlice) {
+	s := slot{slice: held.slice}
+	for i, j := range held.members {
+		s.compare(&held.slice.Endpoints[i], &p.desired[j])
+		s.written = s.written || p.desired[j].healthMark() != held.marks[i]
+	}
+	if s.written || s.flipped {
+		s.members = slices.Clone(held.members)
+		p.rewrite(&group{family: held.slice.AddressType}, &s, false)
+	}
+}

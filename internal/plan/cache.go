@@ -1,0 +1,121 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/external-backend/operator/internal/endpointslice"
+)
+
+// The shapes of what is published are those of package endpointslice.
+type (
+	Endpoint = endpointslice.Endpoint
+	Port     = endpointslice.Port
+)
+
+// Cache is what one plan hands on to the next one of the same ExternalBackend. As long as
+// nothing but verdicts changes, the candidates stay as they are, and so does the layout of the
+// slices that hold them. Then a plan only compares conditions, and builds the slices that it writes.
+// Everything else is planned from the beginning. The result is the same either way. The zero
+// Cache is empty.
+type Cache struct {
+	inputs     *inputs // nil: nothing is cached
+	template   endpointslice.Template
+	candidates Candidates
+	// layout is that of the slices that hold the candidates; nil where they hold anything else.
+	layout *endpointslice.Layout
+	// published is for Slices to plan on.
+	published *endpointslice.PublishedEndpoints
+}
+
+// inputs are what candidates follow from, beside what is published.
+type inputs struct {
+	generation int64 // of the spec
+	families   Families
+	headless   bool
+	serves     []bool // by spec.ports
+	answers    map[string]Answer
+	rules      any
+	max        int
+}
+
+// Candidates decides which endpoints may be published.
+//
+//  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy
+//     allows and whose family the Service serves.
+//  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy
+//     refuses it. After a restart one that is Unread stays as it is while a name has no answer that
+//     may have led to it.
+//  3. Of two claimants of one ip:port for one Service port one wins whole: an older
+//     ExternalBackend's, then the lower tier, then Active before Draining, then the target's name. A
+//     leaving address loses to all others, a younger ExternalBackend's included.
+//  4. At most Max endpoints are published: first what is published already, then what is new,
+//     last what is leaving.
+//
+// Slices of the template are to hold them. They are good until the next call: Publish writes their
+// conditions.
+func (pc *Cache) Candidates(in Input, t endpointslice.Template) Candidates {
+	now := inputsOf(&in)
+	if layout := pc.stillValid(&in, now, &t); layout != nil {
+		pc.layout = layout
+		pc.candidates.layout = layout
+		return pc.candidates
+	}
+	*pc = Cache{template: t, published: in.Published}
+	c := findCandidates(in)
+	if alone(&in) && c.next.IsZero() && !c.keeps {
+		pc.inputs, pc.candidates = now, c
+	}
+	return c
+}
+
+// Slices is [endpointslice.Plan] for the candidates of the last call, in their order, with
+// conditions.
+func (pc *Cache) Slices(desired []Endpoint) endpointslice.Changes {
+	if pc.candidates.layout != nil {
+		return pc.layout.UpdateConditions(desired)
+	}
+	layout, changes := endpointslice.Plan(pc.template, desired, pc.published.Slices())
+	pc.published = nil
+	if pc.layout = layout; pc.inputs == nil || layout == nil { // the next plan begins from the beginning
+		pc.inputs, pc.candidates, pc.layout = nil, Candidates{}, nil
+	}
+	return changes
+}
+
+// alone reports whether nobody else decides what the ExternalBackend may publish. What is published
+// beside it says something only of addresses that it does not publish yet.
+func alone(in *Input) bool { return len(in.OlderSiblings) == 0 && !in.Published.Elsewhere() }
+
+func inputsOf(in *Input) *inputs {
+	now := &inputs{
+		generation: in.Backend.Generation, families: in.Families, headless: in.Headless,
+		answers: in.Answers, rules: in.Rules, max: in.Max,
+	}
+	for i := range in.Backend.Spec.Ports {
+		now.serves = append(now.serves, in.ServesPort(&in.Backend.Spec.Ports[i]))
+	}
+	return now
+}
+
+func (a *inputs) equal(b *inputs) bool {
+	return a.generation == b.generation && a.families == b.families && a.headless == b.headless &&
+		a.max == b.max && a.rules == b.rules &&
+		slices.Equal(a.serves, b.serves) && maps.EqualFunc(a.answers, b.answers, sameAnswer)
+}
+
+func sameAnswer(a, b Answer) bool {
+	return a.Status == b.Status && a.Reason == b.Reason && a.Cause == b.Cause && a.Omitted == b.Omitted &&
+		a.Refusal == b.Refusal && slices.Equal(a.Addrs, b.Addrs)
+}
+
+// stillValid returns the layout of the published slices where the candidates of the plan before are
+// those of this one: nothing that they follow from has changed, and the slices publish them and
+// nothing else. It returns nil where that is not so.
+func (pc *Cache) stillValid(in *Input, now *inputs, t *endpointslice.Template) *endpointslice.Layout {
+	if pc.layout == nil || !alone(in) || !pc.inputs.equal(now) {
+		return nil
+	}
+	layout, _ := pc.layout.Refresh(t, in.Published.Slices())
+	return layout
+}

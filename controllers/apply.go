@@ -67,7 +67,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		}
 		switch {
 		case err == nil:
-			out.notes = append(out.notes, serviceNotes(p)...)
+			out.events = append(out.events, serviceEvents(p)...)
 			if p.HeadlessChanged {
 				m.crossing = crossing{from: o.service}
 			}
@@ -445,7 +445,7 @@ func (r *Reconciler) stopForeign(ctx context.Context, o *observation, m *memory,
 	for _, s := range o.yielding {
 		err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID})
 		if err == nil {
-			out.notes = append(out.notes, noteForeignRemoved("EndpointSlice", s.Name))
+			out.events = append(out.events, foreignRemovedEvent("EndpointSlice", s.Name))
 		} else if !apierrors.IsNotFound(err) {
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("EndpointSlice %q can't be deleted: %s", s.Name, refusal(err)), err)
 		}
@@ -458,7 +458,7 @@ func (r *Reconciler) stopForeign(ctx context.Context, o *observation, m *memory,
 	switch err := r.Patch(ctx, marked, client.MergeFrom(o.yieldingEndpoints)); {
 	case err == nil:
 		m.markedEndpoints = marked.ResourceVersion
-		out.notes = append(out.notes, noteForeignRemoved("Endpoints", marked.Name))
+		out.events = append(out.events, foreignRemovedEvent("Endpoints", marked.Name))
 	case !apierrors.IsNotFound(err):
 		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Endpoints %q can't be marked: %s", marked.Name, refusal(err)), err)
 	}

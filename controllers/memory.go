@@ -70,7 +70,7 @@ type memory struct {
 
 	status     *v1alpha1.ExternalBackendStatus
 	statusTime time.Time
-	told       *told
+	reported   *lastReported
 	targets    plan.TargetMemory
 	events     eventBudget
 	logged     eventBudget

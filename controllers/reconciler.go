@@ -131,9 +131,9 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 				return ctrl.Result{}, err
 			}
 		}
-		notes := outcome.notes
+		events := outcome.events
 		outcome = r.program(ctx, o.inForce, o, m)
-		outcome.notes = append(notes, outcome.notes...)
+		outcome.events = append(events, outcome.events...)
 		if !outcome.stale {
 			break
 		}
@@ -162,7 +162,7 @@ func (r *Reconciler) until(planned, status time.Time, m *memory) time.Duration {
 	if m.writes.AwaitingCache() {
 		planned = earlier(planned, r.now().Add(writecache.CreationTimeout))
 	}
-	return r.after(earlier(planned, earlier(status, earlier(m.events.next(), m.logged.next()))))
+	return r.after(earlier(planned, earlier(status, earlier(m.events.summaryDue(), m.logged.summaryDue()))))
 }
 
 // after is how long to wait until at; 0 for never.
@@ -199,8 +199,8 @@ type outcome struct {
 	// refused: the API server refused a write for a reason that hardly goes away soon. late: there was
 	// no time for all writes.
 	refused, late bool
-	// notes are events beside those that follow from status.
-	notes []note
+	// events are those that do not follow from status.
+	events []pendingEvent
 }
 
 // fail tells users that a write was refused, and makes the reconcile be repeated.
@@ -255,7 +255,7 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 			r.applyService(ctx, b, o, m, &out)
 		}
 		if s := o.service; s != nil && s.UID != "" && b.Spec.ServiceRef == nil {
-			out.notes = append(out.notes, recreatedNotes(m.seen, s)...)
+			out.events = append(out.events, recreatedEvents(m.seen, s)...)
 			m.seen = seenService{uid: s.UID, clusterIP: s.Spec.ClusterIP}
 		}
 		if out.status.Programmed == v1alpha1.ReasonServiceConflict { // the cache had not shown it yet; its event does

@@ -15,44 +15,52 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// statusPeriod is the least time between two writes of status that change no condition; what the
-// message of Ready says of the active tier counts as one, so that a failover is seen at once.
+// statusPeriod is the minimum time between two writes of status that change no condition. A change
+// of the active tier counts as a change of a condition, so that a failover shows at once.
 const statusPeriod = 10 * time.Second
 
-// report writes the status where it has changed, and tells events and metrics. It returns when a
-// status that was held back is due.
-func (r *Reconciler) report(ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory) (time.Time, error) {
+// report writes the status if it has changed, the events and the metrics. It returns when a status
+// that was held back is due.
+func (r *Reconciler) report(
+	ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory,
+) (time.Time, error) {
 	before := out.status.Previous
-	told := plan.Status(out.status)
-	status := told.Status
-	m.targets = told.TargetMemory
+	result := plan.Status(out.status)
+	status := result.Status
+	m.targets = result.TargetMemory
 	r.Metrics.status(client.ObjectKeyFromObject(b), &status)
-	out.next = earlier(out.next, told.Next)
-	notes := slices.Concat(out.notes, r.verdictNotes(b, status, out, m))
+	out.next = earlier(out.next, result.Next)
+
+	events := slices.Concat(out.events, r.verdictEvents(b, status, out, m))
 	due, err := r.writeStatus(ctx, b, before, status, m)
-	logged := notes
+	logged := events
 	if err == nil && due.IsZero() {
-		logged = append(slices.Clip(notes), conditionChanges(before.Conditions, status.Conditions)...)
-		notes = append(notes, conditionNotes(before.Conditions, status.Conditions)...)
+		logged = append(slices.Clip(events), conditionLog(before.Conditions, status.Conditions)...)
+		events = append(events, conditionEvents(before.Conditions, status.Conditions)...)
 	}
-	for _, n := range m.events.admit(notes, r.now()) {
-		n.emit(r.Recorder, b)
+
+	for _, e := range m.events.admit(events, r.now()) {
+		e.emit(r.Recorder, b)
 	}
 	log := ctrl.LoggerFrom(ctx)
-	for _, n := range m.logged.admit(logged, r.now()) {
-		log.Info(n.text, "reason", n.reason)
+	for _, e := range m.logged.admit(logged, r.now()) {
+		log.Info(e.text, "reason", e.reason)
 	}
 	return due, err
 }
 
 // writeStatus patches what differs from before. It returns when a write that was held back is due.
-func (r *Reconciler) writeStatus(ctx context.Context, b *v1alpha1.ExternalBackend, before, after v1alpha1.ExternalBackendStatus, m *memory) (time.Time, error) {
+func (r *Reconciler) writeStatus(
+	ctx context.Context, b *v1alpha1.ExternalBackend, before, after v1alpha1.ExternalBackendStatus, m *memory,
+) (time.Time, error) {
 	if equality.Semantic.DeepEqual(before, after) {
 		return time.Time{}, nil
 	}
-	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && sameConditions(before.Conditions, after.Conditions) && sameTier(before.ActiveTier, after.ActiveTier) {
+	urgent := !sameConditions(before.Conditions, after.Conditions) || !sameTier(before.ActiveTier, after.ActiveTier)
+	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && !urgent {
 		return due, nil
 	}
+
 	old, changed := b.DeepCopy(), b.DeepCopy()
 	old.Status, changed.Status = before, after
 	if err := r.Status().Patch(ctx, changed, client.MergeFrom(old)); err != nil {
@@ -69,46 +77,54 @@ func sameTier(before, after *int32) bool {
 	return *before == *after
 }
 
-// sameConditions: nothing that a user waits for has changed.
+// sameConditions reports whether no condition has another status, reason or observed generation.
 func sameConditions(before, after []metav1.Condition) bool {
 	if len(before) != len(after) {
 		return false
 	}
 	for _, is := range after {
 		was := meta.FindStatusCondition(before, is.Type)
-		if was == nil || was.Status != is.Status || was.Reason != is.Reason || was.ObservedGeneration != is.ObservedGeneration {
+		if was == nil || !sameReason(was, &is) || was.ObservedGeneration != is.ObservedGeneration {
 			return false
 		}
 	}
 	return true
 }
 
-// verdictNotes tell of verdicts and tiers that have changed since they were told of last, and set
-// the metrics. What stood in the slices at the start is no news.
-func (r *Reconciler) verdictNotes(b *v1alpha1.ExternalBackend, status v1alpha1.ExternalBackendStatus, out *outcome, m *memory) []note {
+// verdictEvents report the verdicts and tiers that have changed since the last report, and set the
+// metrics. State restored from slices at startup emits no events.
+func (r *Reconciler) verdictEvents(
+	b *v1alpha1.ExternalBackend, status v1alpha1.ExternalBackendStatus, out *outcome, m *memory,
+) []pendingEvent {
 	p := out.status.Publication
 	if p == nil {
 		return nil
 	}
-	var notes []note
-	if m.told != nil {
-		news := m.verdicts.since(m.told.verdicts)
-		if m.told.published || len(p.Endpoints) > 0 { // before its first endpoint an object has no tier to speak of
-			notes = trafficNotes(b, p, *m.told, status.ActiveTier)
+
+	var events []pendingEvent
+	hasEndpoints := len(p.Endpoints) > 0
+	if before := m.reported; before != nil {
+		if hasEndpoints = hasEndpoints || before.hadEndpoints; hasEndpoints {
+			events = trafficEvents(b, p, *before, status.ActiveTier)
 		}
-		notes = append(notes, endpointNotes(news)...)
-		r.Metrics.transitions(news)
+		transitions := m.verdicts.since(before.verdicts)
+		events = append(events, endpointEvents(transitions)...)
+		r.Metrics.transitions(transitions)
 	}
-	m.told = &told{verdicts: m.verdicts, tier: status.ActiveTier, failOpen: p.FailOpen, published: len(p.Endpoints) > 0 || m.told != nil && m.told.published}
+
+	m.reported = &lastReported{
+		verdicts: m.verdicts, tier: status.ActiveTier, failOpen: p.FailOpen, hadEndpoints: hasEndpoints,
+	}
 	r.Metrics.endpoints(client.ObjectKeyFromObject(b), plan.CountStates(out.status.Candidates, p))
-	return notes
+	return events
 }
 
-// told is what events and metrics have told of.
-type told struct {
+// lastReported is what events and metrics have reported last.
+type lastReported struct {
 	verdicts
 	tier     *int32
 	failOpen bool
-	// published: it has had an endpoint.
-	published bool
+	// hadEndpoints is set once the object has had an endpoint. Before that it has no tier that could
+	// change.
+	hadEndpoints bool
 }

@@ -214,8 +214,8 @@ func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
 		out.Headers = append(out.Headers, probe.Header{Name: header.Name, Value: header.Value})
 	}
 	for _, text := range h.EffectiveExpectedStatuses() {
-		if r, err := probe.ParseStatusRange(text); err == nil { // validation lets no other in
-			out.Expected = append(out.Expected, r)
+		if from, to, ok := plan.ParseStatusRange(text); ok { // a valid spec has no other
+			out.Expected = append(out.Expected, probe.StatusRange{From: from, To: to})
 		}
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -220,5 +221,30 @@ func TestTargetMessageIsBounded(t *testing.T) {
 	r := statusOf([]ProbeState{{Verdict: Unhealthy, Reason: "UnexpectedStatus", Detail: strings.Repeat("ß", 300)}}, nil)
 	if n := len(r.Status.Targets[0].Message); n > v1alpha1.MaxTargetMessage || n < v1alpha1.MaxTargetMessage-2 {
 		t.Errorf("the message has %d bytes", n)
+	}
+}
+
+// TestStatusShowsTypeOfReferencedService: with serviceRef, status has the type of the live Service.
+func TestStatusShowsTypeOfReferencedService(t *testing.T) {
+	const own, ref = "{ports: [{port: 80}], service: {type: NodePort}}", "{ports: [{port: 80}], serviceRef: {name: s}}"
+	service := func(kind corev1.ServiceType, ip string) *corev1.Service {
+		return &corev1.Service{Spec: corev1.ServiceSpec{Type: kind, ClusterIP: ip}}
+	}
+	for _, c := range []struct {
+		spec string
+		live *corev1.Service
+		want v1alpha1.ServiceType
+	}{
+		{own, nil, v1alpha1.ServiceTypeNodePort},
+		{own, service(corev1.ServiceTypeClusterIP, "10.96.0.1"), v1alpha1.ServiceTypeNodePort},
+		{ref, nil, ""},
+		{ref, service("", "10.96.0.1"), v1alpha1.ServiceTypeClusterIP},
+		{ref, service(corev1.ServiceTypeClusterIP, corev1.ClusterIPNone), v1alpha1.ServiceTypeHeadless},
+		{ref, service(corev1.ServiceTypeLoadBalancer, "10.96.0.1"), v1alpha1.ServiceTypeLoadBalancer},
+	} {
+		got := Status(StatusInput{Backend: decode(t, c.spec), Service: c.live, Now: testNow}).Status.ServiceType
+		if got != c.want {
+			t.Errorf("%s, %v: %q, want %q", c.spec, c.live, got, c.want)
+		}
 	}
 }

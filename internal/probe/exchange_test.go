@@ -145,18 +145,6 @@ func TestHTTPStatuses(t *testing.T) {
 	}
 }
 
-func TestParseStatusRange(t *testing.T) {
-	for in, want := range map[string]StatusRange{
-		"200": {200, 200}, "200-399": {200, 399}, "100-599": {100, 599},
-		"": {}, "-": {}, "200-": {}, "399-200": {}, "99": {}, "600": {}, "200-300-400": {}, "2xx": {},
-	} {
-		got, err := ParseStatusRange(in)
-		if got != want || (err == nil) != (want != StatusRange{}) {
-			t.Errorf("%q: %v, %v", in, got, err)
-		}
-	}
-}
-
 func TestHTTPRequests(t *testing.T) {
 	for _, test := range []struct {
 		name string

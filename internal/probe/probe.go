@@ -19,7 +19,6 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -143,26 +142,12 @@ type Header struct{ Name, Value string }
 // StatusRange holds the HTTP statuses From..To, both included.
 type StatusRange struct{ From, To int }
 
-// String is what ParseStatusRange reads.
+// String returns the range as spec.healthCheck writes it, such as "200" or "200-399".
 func (r StatusRange) String() string {
 	if r.From == r.To {
 		return strconv.Itoa(r.From)
 	}
 	return strconv.Itoa(r.From) + "-" + strconv.Itoa(r.To)
-}
-
-// ParseStatusRange reads "200" or "200-399". Both ends lie within 100..599.
-func ParseStatusRange(s string) (StatusRange, error) {
-	first, last, ok := strings.Cut(s, "-")
-	if !ok {
-		last = first
-	}
-	from, err1 := strconv.Atoi(first)
-	to, err2 := strconv.Atoi(last)
-	if err1 != nil || err2 != nil || from < 100 || to > 599 || from > to {
-		return StatusRange{}, fmt.Errorf("%q is not a range of HTTP statuses", s)
-	}
-	return StatusRange{from, to}, nil
 }
 
 // TCPSocket connects, sends Send and waits until Expect is part of the first 4 KiB that come back.

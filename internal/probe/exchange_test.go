@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // hear feeds an exchange in pieces of at most size bytes, and ends it with err where it isn't done
@@ -272,12 +274,12 @@ type h2 struct {
 func newH2() *h2 {
 	h := new(h2)
 	h.encoder = hpack.NewEncoder(&h.block)
-	h.frame(h2Settings, 0, 0, "")
+	h.frame(http2.FrameSettings, 0, 0, "")
 	return h
 }
 
-func (h *h2) frame(kind, flags byte, stream uint32, payload string) *h2 {
-	h.Write(appendFrame(nil, kind, flags, stream, []byte(payload)))
+func (h *h2) frame(kind http2.FrameType, flags http2.Flags, stream uint32, payload string) *h2 {
+	_ = http2.NewFramer(h, nil).WriteRawFrame(kind, flags, stream, []byte(payload)) // to a buffer
 	return h
 }
 
@@ -289,15 +291,25 @@ func (h *h2) fields(fields ...string) string {
 	return h.block.String()
 }
 
-func (h *h2) headers(flags byte, stream uint32, fields ...string) *h2 {
-	return h.frame(h2Headers, flags|h2EndHeaders, stream, h.fields(fields...))
+func (h *h2) headers(flags http2.Flags, stream uint32, fields ...string) *h2 {
+	return h.frame(http2.FrameHeaders, flags|http2.FlagHeadersEndHeaders, stream, h.fields(fields...))
 }
 
 // serving is a whole answer with that status.
 func (h *h2) serving(stream uint32, status byte) *h2 {
 	h.headers(0, stream, ":status", "200", "content-type", "application/grpc")
-	h.frame(h2Data, 0, stream, string([]byte{0, 0, 0, 0, 2, 8, status}))
-	return h.headers(h2EndStream, stream, "grpc-status", "0", "grpc-message", "")
+	h.frame(http2.FrameData, 0, stream, string([]byte{0, 0, 0, 0, 2, 8, status}))
+	return h.headers(http2.FlagHeadersEndStream, stream, "grpc-status", "0", "grpc-message", "")
+}
+
+// held returns how many bytes of what the peer has sent are in memory. The framer's own buffer is as
+// large as the frame that it reads.
+func (x *grpcExchange) held() int {
+	n := cap(x.block) + cap(x.payload)
+	if x.framing != nil {
+		n += cap(x.framing.partial)
+	}
+	return n
 }
 
 func grpcFor(service string) *grpcExchange {
@@ -319,26 +331,26 @@ func TestGRPCAnswers(t *testing.T) {
 		{"serving", newH2().serving(1, 1), io.EOF, ok, true},
 		{"not serving", newH2().serving(1, 2), io.EOF, failed(ReasonGRPCNotServing), true},
 		{"unknown", newH2().serving(1, 0), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"service unknown", newH2().headers(h2EndStream, 1, ":status", "200", "grpc-status", "5"), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"not implemented", newH2().headers(h2EndStream, 1, ":status", "200", "grpc-status", "12"), io.EOF, failed(ReasonUnexpectedStatus), true},
-		{"an HTTP error", newH2().headers(h2EndStream, 1, ":status", "502"), io.EOF, failed(ReasonUnexpectedStatus), true},
-		{"no gRPC status", newH2().headers(h2EndStream, 1, ":status", "200"), io.EOF, failed(ReasonUnexpectedResponse), true},
-		{"long headers", newH2().headers(h2EndStream, 1, ":status", "200", "grpc-status", "5", "grpc-message", strings.Repeat("\x00", 10000)), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"no message", newH2().headers(0, 1, ":status", "200").headers(h2EndStream, 1, "grpc-status", "0"), io.EOF, failed(ReasonUnexpectedResponse), true},
-		{"a stream reset", newH2().frame(h2Reset, 0, 1, "\x00\x00\x00\x07"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"settings, pings and windows before", newH2().frame(h2Ping, 0, 0, "12345678").frame(0x8, 0, 0, "\x00\x00\x00\x01").frame(0x2, 0, 1, "12345").frame(0xbe, 0, 0, "new").serving(1, 1), io.EOF, ok, true},
-		{"going away after this one", newH2().frame(h2GoAway, 0, 0, goAway(1)).serving(1, 1), io.EOF, ok, false},
-		{"going away before this one", newH2().frame(h2GoAway, 0, 0, goAway(0)), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"padding and priority", newH2().frame(h2Headers, h2EndHeaders|h2EndStream|h2Padded|h2Priority, 1, "\x0312345"+newH2().fields(":status", "200", "grpc-status", "5")+"abc"), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"more padding than frame", newH2().frame(h2Headers, h2EndHeaders|h2Padded, 1, "\x09123"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a push", newH2().frame(h2Push, h2EndHeaders, 1, "1234"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a block that is interrupted", newH2().frame(h2Headers, 0, 1, "").frame(h2Ping, 0, 0, "12345678"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a continuation of nothing", newH2().frame(h2Cont, h2EndHeaders, 1, ""), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a block without end", newH2().frame(h2Headers, 0, 1, strings.Repeat("x", 16000)).frame(h2Cont, 0, 1, strings.Repeat("x", 16000)).frame(h2Cont, 0, 1, strings.Repeat("x", 1000)), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a block that is no HPACK", newH2().frame(h2Headers, h2EndHeaders, 1, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a flood of pings", newH2().frame(h2Ping, h2Ack, 0, strings.Repeat("x", 16000)).frame(h2Ping, h2Ack, 0, strings.Repeat("x", 16000)).frame(h2Ping, h2Ack, 0, strings.Repeat("x", 1000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
-		{"an endless message", newH2().frame(h2Data, 0, 1, strings.Repeat("x", 3000)).frame(h2Data, 0, 1, strings.Repeat("x", 3000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
-		{"a frame that is too long", newH2().frame(h2Data, 0, 1, strings.Repeat("x", 20000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"service unknown", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "5"), io.EOF, failed(ReasonGRPCNotServing), true},
+		{"not implemented", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "12"), io.EOF, failed(ReasonUnexpectedStatus), true},
+		{"an HTTP error", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "502"), io.EOF, failed(ReasonUnexpectedStatus), true},
+		{"no gRPC status", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200"), io.EOF, failed(ReasonUnexpectedResponse), true},
+		{"long headers", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "5", "grpc-message", strings.Repeat("\x00", 10000)), io.EOF, failed(ReasonGRPCNotServing), true},
+		{"no message", newH2().headers(0, 1, ":status", "200").headers(http2.FlagHeadersEndStream, 1, "grpc-status", "0"), io.EOF, failed(ReasonUnexpectedResponse), true},
+		{"a stream reset", newH2().frame(http2.FrameRSTStream, 0, 1, "\x00\x00\x00\x07"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"settings, pings and windows before", newH2().frame(http2.FramePing, 0, 0, "12345678").frame(http2.FrameWindowUpdate, 0, 0, "\x00\x00\x00\x01").frame(http2.FramePriority, 0, 1, "12345").frame(0xbe, 0, 0, "new").serving(1, 1), io.EOF, ok, true},
+		{"going away after this one", newH2().frame(http2.FrameGoAway, 0, 0, goAway(1)).serving(1, 1), io.EOF, ok, false},
+		{"going away before this one", newH2().frame(http2.FrameGoAway, 0, 0, goAway(0)), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"padding and priority", newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream|http2.FlagHeadersPadded|http2.FlagHeadersPriority, 1, "\x0312345"+newH2().fields(":status", "200", "grpc-status", "5")+"abc"), io.EOF, failed(ReasonGRPCNotServing), true},
+		{"more padding than frame", newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersPadded, 1, "\x09123"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a push", newH2().frame(http2.FramePushPromise, http2.FlagHeadersEndHeaders, 1, "1234"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a block that is interrupted", newH2().frame(http2.FrameHeaders, 0, 1, "").frame(http2.FramePing, 0, 0, "12345678"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a continuation of nothing", newH2().frame(http2.FrameContinuation, http2.FlagHeadersEndHeaders, 1, ""), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a block without end", newH2().frame(http2.FrameHeaders, 0, 1, strings.Repeat("x", 16000)).frame(http2.FrameContinuation, 0, 1, strings.Repeat("x", 16000)).frame(http2.FrameContinuation, 0, 1, strings.Repeat("x", 1000)), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a block that is no HPACK", newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 1, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{"a flood of pings", newH2().frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 16000)).frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 16000)).frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 1000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"an endless message", newH2().frame(http2.FrameData, 0, 1, strings.Repeat("x", 3000)).frame(http2.FrameData, 0, 1, strings.Repeat("x", 3000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{"a frame that is too long", newH2().frame(http2.FrameData, 0, 1, strings.Repeat("x", 20000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
 		{"silence", newH2(), os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
 		{"a close", newH2(), io.EOF, failed(ReasonUnexpectedResponse), false},
 	} {
@@ -361,23 +373,23 @@ func TestGRPCKeepsUp(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	server.Reset()
-	if a := x.feed(server.frame(h2Ping, 0, 0, "12345678").Bytes()); a.done ||
-		!bytes.Equal(a.reply, appendFrame(nil, h2Ping, h2Ack, 0, []byte("12345678"))) {
+	if a := x.feed(server.frame(http2.FramePing, 0, 0, "12345678").Bytes()); a.done ||
+		!bytes.Equal(a.reply, new(h2).frame(http2.FramePing, http2.FlagPingAck, 0, "12345678").Bytes()) {
 		t.Errorf("between probes: %+v", a)
 	}
 	second, _ := x.begin(nil)
-	if bytes.HasPrefix(second, []byte(h2Preface)) || !bytes.HasPrefix(first, []byte(h2Preface)) {
+	if bytes.HasPrefix(second, []byte(http2.ClientPreface)) || !bytes.HasPrefix(first, []byte(http2.ClientPreface)) {
 		t.Error("the preface belongs to the first probe alone")
 	}
 	server.Reset()
-	server.frame(h2Data, 0, 1, "of a call that is over").serving(3, 2)
+	server.frame(http2.FrameData, 0, 1, "of a call that is over").serving(3, 2)
 	if a := hear(x, server.Bytes(), 1<<20, io.EOF); a.reason != ReasonGRPCNotServing ||
 		a.detail != "not serving, expected SERVING" {
 		t.Errorf("%+v", a)
 	}
 	server.Reset()
 	x.begin(nil)
-	if a := hear(x, server.frame(h2GoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00").Bytes(), 1<<20, io.EOF); !a.ignored {
+	if a := hear(x, server.frame(http2.FrameGoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00").Bytes(), 1<<20, io.EOF); !a.ignored {
 		t.Errorf("%+v: the peer has not taken this call", a)
 	}
 }
@@ -385,21 +397,21 @@ func TestGRPCKeepsUp(t *testing.T) {
 // TestIdleGRPCHoldsLittle: between two calls a peer can make a probe hold no more than a few KiB.
 func TestIdleGRPCHoldsLittle(t *testing.T) {
 	for name, idle := range map[string]*h2{
-		"a long frame":  new(h2).frame(h2Ping, 0, 0, strings.Repeat("x", maxIdle+1)),
-		"a long block":  new(h2).frame(h2Headers, 0, 3, strings.Repeat("x", 3000)).frame(h2Cont, 0, 3, strings.Repeat("x", 3000)),
-		"a long stream": new(h2).frame(h2Data, 0, 3, strings.Repeat("x", maxIdle+1)),
+		"a long frame":  new(h2).frame(http2.FramePing, 0, 0, strings.Repeat("x", maxIdle+1)),
+		"a long block":  new(h2).frame(http2.FrameHeaders, 0, 3, strings.Repeat("x", 3000)).frame(http2.FrameContinuation, 0, 3, strings.Repeat("x", 3000)),
+		"a long stream": new(h2).frame(http2.FrameData, 0, 3, strings.Repeat("x", maxIdle+1)),
 	} {
 		x := grpcFor("")
 		hear(x, newH2().serving(1, 1).Bytes(), 1<<20, io.EOF)
 		if a := hear(x, idle.Bytes(), 100, io.EOF); a.outcome != failed(ReasonUnexpectedResponse) ||
-			len(x.partial)+len(x.block) > 2*maxIdle {
-			t.Errorf("%s: %+v, and %d bytes are held", name, a, len(x.partial)+len(x.block))
+			x.held() > 2*maxIdle {
+			t.Errorf("%s: %+v, and %d bytes are held", name, a, x.held())
 		}
 	}
 }
 
 func TestParseHealthResponse(t *testing.T) {
-	for in, want := range map[string]uint64{
+	for in, want := range map[string]grpc_health_v1.HealthCheckResponse_ServingStatus{
 		"\x00\x00\x00\x00\x02\x08\x01":                                     1,
 		"\x00\x00\x00\x00\x00":                                             0, // the default is left out
 		"\x00\x00\x00\x00\x09\x12\x05hello\x08\x01":                        1,
@@ -501,12 +513,11 @@ func FuzzText(f *testing.F) {
 func FuzzGRPC(f *testing.F) {
 	f.Add(newH2().serving(1, 1).Bytes())
 	f.Add(
-		newH2().frame(h2Headers, 0, 1, "").frame(h2Cont, h2EndHeaders, 1, "\x88").frame(h2GoAway, 0, 0, "12345678").Bytes(),
+		newH2().frame(http2.FrameHeaders, 0, 1, "").frame(http2.FrameContinuation, http2.FlagHeadersEndHeaders, 1, "\x88").frame(http2.FrameGoAway, 0, 0, "12345678").Bytes(),
 	)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		fuzz(t, func() exchange { return grpcFor("db") }, in, func(x exchange) int {
-			g := x.(*grpcExchange)
-			return len(g.partial) + len(g.block) + len(g.payload)
+			return x.(*grpcExchange).held()
 		})
 	})
 }

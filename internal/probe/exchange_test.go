@@ -305,7 +305,7 @@ func (h *h2) serving(stream uint32, status byte) *h2 {
 // held returns how many bytes of what the peer has sent are in memory. The framer's own buffer is as
 // large as the frame that it reads.
 func (x *grpcExchange) held() int {
-	n := cap(x.block) + cap(x.payload)
+	n := cap(x.block) + cap(x.payload) + len(x.httpStatus) + len(x.grpcStatus)
 	if x.framing != nil {
 		n += cap(x.framing.partial)
 	}
@@ -407,6 +407,17 @@ func TestIdleGRPCHoldsLittle(t *testing.T) {
 			x.held() > 2*maxIdle {
 			t.Errorf("%s: %+v, and %d bytes are held", name, a, x.held())
 		}
+	}
+}
+
+// TestIdleGRPCHoldsNoAnswer has a server that writes a good status in many digits: none of them stays
+// in memory after the call.
+func TestIdleGRPCHoldsNoAnswer(t *testing.T) {
+	x, server := grpcFor(""), newH2().headers(0, 1, ":status", "200")
+	server.frame(http2.FrameData, 0, 1, "\x00\x00\x00\x00\x02\x08\x01")
+	server.headers(http2.FlagHeadersEndStream, 1, "grpc-status", strings.Repeat("0", 16_000))
+	if a := hear(x, server.Bytes(), 1<<20, io.EOF); !a.keep || a.result != success || x.held() > 0 {
+		t.Errorf("%+v, and %d bytes are held", a, x.held())
 	}
 }
 

@@ -118,7 +118,7 @@ func (x *grpcExchange) begin(dst []byte) (out []byte, enough bool) {
 	_ = f.WriteData(x.stream, true, x.message)
 
 	x.open, x.began = true, false
-	x.httpStatus, x.grpcStatus, x.payload, x.budget = "", "", x.payload[:0], maxHead
+	x.budget = maxHead
 	return append(dst, f.takeOut()...), false
 }
 
@@ -277,6 +277,7 @@ func (x *grpcExchange) end(inOrder bool) answer {
 	x.open = false
 	x.budget = maxIdle
 	a := done(x.judge())
+	x.httpStatus, x.grpcStatus, x.payload = "", "", nil
 	a.keep = inOrder && !x.goneAway
 	return a
 }

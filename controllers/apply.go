@@ -30,10 +30,11 @@ const maxServiceWrites = 4
 
 // applyService writes the Service until it is as planned, and leaves it in o. A stale cache shows
 // as a conflict, after which the API server is asked. Where the Service can't be written, o says by
-// which ports it lags behind.
-func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
+// which ports it lags behind. It returns unsettledService where a write shows a conflict that the
+// cache does not show yet.
+func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) conflict {
 	if b.Spec.ServiceRef != nil {
-		return
+		return noConflict
 	}
 	b = o.asPermitted(b)
 	for writes := 0; ; writes++ {
@@ -43,20 +44,20 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		case o.service != nil && !o.service.DeletionTimestamp.IsZero():
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q is being deleted; it is made anew once it is gone.", o.service.Name), nil)
 			o.lag(b)
-			return
+			return noConflict
 		case p.Conflict != "":
 			out.fail(v1alpha1.ReasonServiceConflict, p.Conflict, nil)
-			return
+			return unsettledService
 		case p.Write == nil:
-			return
+			return noConflict
 		case p.HeadlessChanged && m.crossing.refused(b):
 			out.fail(v1alpha1.ReasonApplyFailed, m.crossing.why, nil)
 			o.lag(b)
-			return
+			return noConflict
 		case writes == maxServiceWrites:
 			out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q can't be written: others change it all the time.", p.Write.Name), errContended)
 			o.lag(b)
-			return
+			return noConflict
 		default:
 			if p.HeadlessChanged {
 				err = r.rehearse(ctx, b, p.Write, o.left)
@@ -75,7 +76,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err) && o.service == nil, apierrors.IsNotFound(err) && o.service != nil:
 			if o.service, err = r.liveService(ctx, client.ObjectKeyFromObject(p.Write)); err != nil {
 				out.fail(v1alpha1.ReasonApplyFailed, "The Service can't be read: "+refusal(err), err)
-				return
+				return noConflict
 			}
 		default:
 			message := fmt.Sprintf("Service %q can't be written: %s", p.Write.Name, refusal(err))
@@ -88,7 +89,7 @@ func (r *Reconciler) applyService(ctx context.Context, b *v1alpha1.ExternalBacke
 			}
 			out.fail(v1alpha1.ReasonApplyFailed, message, err)
 			o.lag(b)
-			return
+			return noConflict
 		}
 	}
 }

@@ -382,8 +382,23 @@ func (o *observation) ofOthers(b *v1alpha1.ExternalBackend) bool {
 	})
 }
 
-// conflict says why nothing may be published behind the Service; "" where it may.
-func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) string {
+// conflict returns what keeps b from its Service, and why.
+func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) (conflict, string) {
+	why := r.whyConflict(b, o)
+	switch {
+	case why == "":
+		return noConflict, ""
+	case o.service != nil && plan.BelongsToPredecessor(b, o.service):
+		return predecessorsService, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name)
+	case r.protected(b), o.hasSelector(b), o.ofOthers(b):
+		return foreignService, why
+	default:
+		return otherConflict, why
+	}
+}
+
+// whyConflict says why nothing may be published behind the Service; "" where it may.
+func (r *Reconciler) whyConflict(b *v1alpha1.ExternalBackend, o *observation) string {
 	name := plan.ServiceName(b)
 	if r.protected(b) {
 		return fmt.Sprintf("Service %q is protected.", name)

@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -232,72 +233,67 @@ func (o *outcome) again(now time.Time, m *memory) time.Time {
 	return earlier(o.next, now.Add(pause))
 }
 
-// program does all that spec and observation ask for, but for status.
+// program writes the Service, decides what becomes of the slices, and does that. Status is not its
+// business.
 func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory) outcome {
 	out := outcome{status: plan.StatusInput{Backend: b, Service: o.service, Previous: o.status, TargetMemory: m.targets, Invalid: o.invalid, Now: r.now()}}
 	r.ownService(ctx, b, o, m, &out)
-	if o.invalid != "" && m.valid == nil { // nobody knows any more what was valid
-		r.keepPermitted(ctx, b, o, m, &out)
-		return out
+
+	s := situation{backend: b, specKnown: o.invalid == "" || m.valid != nil}
+	var why string
+	if s.specKnown {
+		m.refs = r.readReferences(ctx, b, m.refs)
+		out.next = earlier(m.refs.next(b), o.keptUntil)
+		out.status.References = &m.refs.problem
+		s.conflict, why = r.conflict(b, o)
+		if s.conflict == noConflict && b.DeletionTimestamp.IsZero() {
+			s.conflict = r.bringService(ctx, b, o, m, &out)
+		}
 	}
-	m.refs = r.readReferences(ctx, b, m.refs)
-	out.next = earlier(m.refs.next(b), o.keptUntil)
-	out.status.References = &m.refs.problem
-	switch conflict := r.conflict(b, o); {
-	case conflict == "" && !b.DeletionTimestamp.IsZero(): // nothing is made anew
-	case conflict == "":
-		if until := r.awaitsService(b, o); !until.IsZero() {
-			out.next = earlier(out.next, until)
-			out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist, and EndpointSlices of this ExternalBackend were there before it: for half a minute it may still be restored, then it is made.", plan.ServiceName(b)), nil)
-			return out
-		}
-		if r.publishAhead(ctx, b, o, m, &out) {
-			r.applyService(ctx, b, o, m, &out)
-		}
-		if s := o.service; s != nil && s.UID != "" && b.Spec.ServiceRef == nil {
-			out.events = append(out.events, recreatedEvents(m.seen, s)...)
-			m.seen = seenService{uid: s.UID, clusterIP: s.Spec.ClusterIP}
-		}
-		if out.status.Programmed == v1alpha1.ReasonServiceConflict { // the cache had not shown it yet; its event does
-			return out
-		}
-	case o.service != nil && plan.BelongsToPredecessor(b, o.service):
-		out.fail(v1alpha1.ReasonApplyFailed, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes with it; then it is made anew.", o.service.Name), nil)
-		return out
-	case r.protected(b), o.hasSelector(b), o.ofOthers(b):
-		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
-		r.withdraw(ctx, b, o, m, &out)
-		return out
-	default:
-		out.fail(v1alpha1.ReasonServiceConflict, conflict, nil)
-		if len(o.slices) == 0 || o.service == nil { // what worked before others came goes on working
-			r.lost(b, o, m, &out)
-			return out
-		}
+	s.service, s.hasSlices = o.service, len(o.slices) > 0
+
+	d := decide(s)
+	if d.programmed != "" && d.programmed != v1alpha1.ReasonProgrammed {
+		out.fail(d.programmed, cmp.Or(why, serviceNotFound(b)), nil)
+	}
+	if s.conflict == otherConflict {
 		o.lag(b)
 	}
-	switch {
-	// it could not be made one
-	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName && o.service != nil && o.service.Spec.Type != corev1.ServiceTypeExternalName:
+
+	switch d.action {
+	case keep:
+	case withdrawDenied:
 		r.keepPermitted(ctx, b, o, m, &out)
-	case plan.ServiceType(b) == v1alpha1.ServiceTypeExternalName:
+	case withdraw:
 		r.withdraw(ctx, b, o, m, &out)
-	case o.service == nil && b.Spec.ServiceRef == nil: // it could not be created, which has been said
+	case reportEmpty:
 		r.lost(b, o, m, &out)
-	// half-way between ClusterIP and Headless: the slices wait
-	case b.Spec.ServiceRef == nil && o.service.Spec.Type == corev1.ServiceTypeExternalName:
-	case o.service == nil && len(o.slices) == 0:
-		out.fail(v1alpha1.ReasonServiceNotFound, serviceNotFound(b), nil)
-		r.lost(b, o, m, &out)
-	case plan.Passthrough(b):
+	case publishName:
 		r.publishPassthrough(ctx, b, o, m, &out)
-	default:
+	case publish:
 		r.publish(ctx, b, o, m, &out)
 	}
-	if out.status.Programmed == "" {
-		out.status.Programmed = v1alpha1.ReasonProgrammed
-	}
+	out.status.Programmed = cmp.Or(out.status.Programmed, d.programmed)
 	return out
+}
+
+// bringService writes the Service, and before it the slices for ports that it gains. It returns
+// unsettledService where the slices have to wait for it.
+func (r *Reconciler) bringService(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) conflict {
+	if until := r.awaitsService(b, o); !until.IsZero() {
+		out.next = earlier(out.next, until)
+		out.fail(v1alpha1.ReasonServiceNotFound, fmt.Sprintf("Service %q does not exist, and EndpointSlices of this ExternalBackend were there before it: for half a minute it may still be restored, then it is made.", plan.ServiceName(b)), nil)
+		return unsettledService
+	}
+	found := noConflict
+	if r.publishAhead(ctx, b, o, m, out) {
+		found = r.applyService(ctx, b, o, m, out)
+	}
+	if s := o.service; s != nil && s.UID != "" && b.Spec.ServiceRef == nil {
+		out.events = append(out.events, recreatedEvents(m.seen, s)...)
+		m.seen = seenService{uid: s.UID, clusterIP: s.Spec.ClusterIP}
+	}
+	return found
 }
 
 // stop ends all asking and probing for b.

@@ -1,0 +1,81 @@
+package controllers
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+// TestDecideFollowsItsTable goes through the rows of decide's comment in their order. Where it can,
+// a case also matches later rows, so that the test notices a row that has moved.
+func TestDecideFollowsItsTable(t *testing.T) {
+	managed := func(serviceType v1alpha1.ServiceType) *v1alpha1.ExternalBackend {
+		return &v1alpha1.ExternalBackend{Spec: v1alpha1.ExternalBackendSpec{Service: &v1alpha1.Service{Type: serviceType}}}
+	}
+	attached := func(resolution v1alpha1.DNSResolution) *v1alpha1.ExternalBackend {
+		return &v1alpha1.ExternalBackend{Spec: v1alpha1.ExternalBackendSpec{
+			ServiceRef: &v1alpha1.ServiceReference{Name: "shop"}, DNS: &v1alpha1.DNS{Resolution: resolution},
+		}}
+	}
+	service := func(serviceType corev1.ServiceType) *corev1.Service {
+		return &corev1.Service{Spec: corev1.ServiceSpec{Type: serviceType}}
+	}
+	clusterIP, alias := managed(v1alpha1.ServiceTypeClusterIP), managed(v1alpha1.ServiceTypeExternalName)
+	headless := managed(v1alpha1.ServiceTypeHeadless)
+	refers, passes := attached(v1alpha1.DNSResolutionResolve), attached(v1alpha1.DNSResolutionPassthrough)
+	present, isAlias := service(corev1.ServiceTypeClusterIP), service(corev1.ServiceTypeExternalName)
+
+	const (
+		programmed  = v1alpha1.ReasonProgrammed
+		applyFailed = v1alpha1.ReasonApplyFailed
+		conflicts   = v1alpha1.ReasonServiceConflict
+		notFound    = v1alpha1.ReasonServiceNotFound
+		known       = true
+		slices      = true
+		none        = false
+	)
+	var missing *corev1.Service
+	for i, tt := range []struct {
+		row        string
+		backend    *v1alpha1.ExternalBackend
+		specKnown  bool
+		conflict   conflict
+		service    *corev1.Service
+		hasSlices  bool
+		action     action
+		programmed string
+	}{
+		{"spec not known", clusterIP, !known, noConflict, present, slices, withdrawDenied, ""},
+		{"foreign", alias, known, foreignService, present, slices, withdraw, conflicts},
+		{"foreign, serviceRef", refers, known, foreignService, present, slices, withdraw, conflicts},
+		{"of a predecessor", alias, known, predecessorsService, present, slices, keep, applyFailed},
+		{"another conflict, no slices", alias, known, otherConflict, present, none, reportEmpty, conflicts},
+		{"another conflict, missing", alias, known, otherConflict, missing, slices, reportEmpty, conflicts},
+		{"unsettled, missing", alias, known, unsettledService, missing, slices, keep, programmed},
+		{"unsettled", clusterIP, known, unsettledService, present, slices, keep, programmed},
+		{"ExternalName, not converted", alias, known, noConflict, present, slices, withdrawDenied, programmed},
+		{"ExternalName, in conflict", alias, known, otherConflict, present, slices, withdrawDenied, conflicts},
+		{"ExternalName", alias, known, noConflict, isAlias, slices, withdraw, programmed},
+		{"ExternalName, missing", alias, known, noConflict, missing, none, withdraw, programmed},
+		{"managed, missing", clusterIP, known, noConflict, missing, slices, reportEmpty, programmed},
+		{"managed, between types", headless, known, noConflict, isAlias, slices, keep, programmed},
+		{"serviceRef, missing", passes, known, noConflict, missing, none, reportEmpty, notFound},
+		{"Passthrough", passes, known, noConflict, present, none, publishName, programmed},
+		{"Passthrough, missing", passes, known, noConflict, missing, slices, publishName, programmed},
+		{"Passthrough, in conflict", passes, known, otherConflict, present, slices, publishName, conflicts},
+		{"serviceRef, missing with slices", refers, known, noConflict, missing, slices, publish, programmed},
+		{"serviceRef to an alias", refers, known, otherConflict, isAlias, slices, publish, conflicts},
+		{"managed, in conflict", clusterIP, known, otherConflict, present, slices, publish, conflicts},
+		{"managed", clusterIP, known, noConflict, present, none, publish, programmed},
+	} {
+		t.Run(fmt.Sprintf("%02d %s", i, tt.row), func(t *testing.T) {
+			got := decide(situation{tt.backend, tt.specKnown, tt.conflict, tt.service, tt.hasSlices})
+			if want := (decision{tt.action, tt.programmed}); got != want {
+				t.Errorf("decide = %+v, want %+v", got, want)
+			}
+		})
+	}
+}

@@ -66,8 +66,8 @@ type decision struct {
 // decide returns the first row that matches.
 //
 //	spec          Service                       slices  action          Programmed
-//	not known     any                           any     withdrawDenied  as before
 //	any           foreign                       any     withdraw        ServiceConflict
+//	not known     any                           any     withdrawDenied  as before
 //	any           of a predecessor              any     keep            ApplyFailed
 //	any           another conflict              none    reportEmpty     ServiceConflict
 //	any           another conflict and missing  any     reportEmpty     ServiceConflict
@@ -92,10 +92,10 @@ func decide(s situation) decision {
 	isAlias := !missing && s.service.Spec.Type == corev1.ServiceTypeExternalName
 
 	switch {
-	case !s.specKnown:
-		return decision{withdrawDenied, ""}
 	case s.conflict == foreignService:
 		return decision{withdraw, v1alpha1.ReasonServiceConflict}
+	case !s.specKnown:
+		return decision{withdrawDenied, ""}
 	case s.conflict == predecessorsService:
 		return decision{keep, v1alpha1.ReasonApplyFailed}
 	case s.conflict == otherConflict && !s.hasSlices, s.conflict == otherConflict && missing:

@@ -48,9 +48,11 @@ func TestDecideFollowsItsTable(t *testing.T) {
 		action     action
 		programmed string
 	}{
-		{"spec not known", clusterIP, !known, noConflict, present, slices, withdrawDenied, ""},
 		{"foreign", alias, known, foreignService, present, slices, withdraw, conflicts},
 		{"foreign, serviceRef", refers, known, foreignService, present, slices, withdraw, conflicts},
+		{"foreign, spec not known", clusterIP, !known, foreignService, present, slices, withdraw, conflicts},
+		{"spec not known", clusterIP, !known, noConflict, present, slices, withdrawDenied, ""},
+		{"spec not known, of a predecessor", alias, !known, predecessorsService, present, slices, withdrawDenied, ""},
 		{"of a predecessor", alias, known, predecessorsService, present, slices, keep, applyFailed},
 		{"another conflict, no slices", alias, known, otherConflict, present, none, reportEmpty, conflicts},
 		{"another conflict, missing", alias, known, otherConflict, missing, slices, reportEmpty, conflicts},
@@ -77,5 +79,39 @@ func TestDecideFollowsItsTable(t *testing.T) {
 				t.Errorf("decide = %+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// TestForeignServiceGetsNoEndpointsOfAnInvalidSpec replaces the Service by somebody else's while
+// the spec is invalid, before and after a restart that forgets the last valid one. In both cases
+// the slices are deleted, as they are for a valid spec.
+func TestForeignServiceGetsNoEndpointsOfAnInvalidSpec(t *testing.T) {
+	const invalid = `{targets: [{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}]}`
+	for _, restart := range []bool{false, true} {
+		w := literalWorld(t)
+		w.what = fmt.Sprintf("restart %t", restart)
+		w.spec(invalid)
+		w.settle()
+		if restart {
+			w.restart()
+			w.settle()
+		}
+		if n := len(w.endpoints()); n != 2 {
+			t.Errorf("%s: %d endpoints while the Service is ours, want both", w.what, n)
+		}
+
+		w.ok(w.live.Delete(t.Context(), w.service()))
+		theirs := selectorless()
+		theirs.UID, theirs.Spec.Selector = "uid-of-theirs", map[string]string{"app": "shop"}
+		w.ok(w.live.Create(t.Context(), theirs))
+		w.settle()
+		w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+		w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+		if n := len(w.endpoints()); n != 0 {
+			t.Errorf("%s: %d endpoints behind somebody else's Service\n%s", w.what, n, w.state())
+		}
+		if e := w.backend().Status.Endpoints; e.Total != 0 {
+			t.Errorf("%s: status says that %d endpoints are published", w.what, e.Total)
+		}
 	}
 }

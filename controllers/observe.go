@@ -397,6 +397,13 @@ func (r *Reconciler) conflict(b *v1alpha1.ExternalBackend, o *observation) (conf
 	}
 }
 
+// publishesBehind reports whether a slice of ours stands behind the Service of that name.
+func (o *observation) publishesBehind(service string) bool {
+	return slices.ContainsFunc(o.slices, func(s *discoveryv1.EndpointSlice) bool {
+		return s.Labels[discoveryv1.LabelServiceName] == service
+	})
+}
+
 // whyConflict says why nothing may be published behind the Service; "" where it may.
 func (r *Reconciler) whyConflict(b *v1alpha1.ExternalBackend, o *observation) string {
 	name := plan.ServiceName(b)
@@ -417,8 +424,8 @@ func (r *Reconciler) whyConflict(b *v1alpha1.ExternalBackend, o *observation) st
 		return o.blocked(b)
 	}
 	if o.service != nil {
-		if p := plan.Service(b, o.service, o.left); p.Conflict != "" {
-			return p.Conflict
+		if why := plan.ServiceConflict(b, o.service, o.left); why != "" {
+			return why
 		}
 	}
 	return o.blocked(b)

@@ -241,14 +241,16 @@ func (r *Reconciler) program(ctx context.Context, b *v1alpha1.ExternalBackend, o
 
 	s := situation{backend: b, specKnown: o.invalid == "" || m.valid != nil}
 	var why string
-	if s.specKnown {
+	if s.conflict, why = r.conflict(b, o); s.specKnown {
 		m.refs = r.readReferences(ctx, b, m.refs)
 		out.next = earlier(m.refs.next(b), o.keptUntil)
 		out.status.References = &m.refs.problem
-		s.conflict, why = r.conflict(b, o)
 		if s.conflict == noConflict && b.DeletionTimestamp.IsZero() {
 			s.conflict = r.bringService(ctx, b, o, m, &out)
 		}
+	}
+	if !s.specKnown && !o.publishesBehind(plan.ServiceName(b)) { // the spec names another Service
+		s.conflict = noConflict
 	}
 	s.service, s.hasSlices = o.service, len(o.slices) > 0
 
@@ -310,6 +312,10 @@ func (r *Reconciler) stop(b *v1alpha1.ExternalBackend, m *memory) {
 func (r *Reconciler) withdraw(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation, m *memory, out *outcome) {
 	r.stop(b, m)
 	r.applySlices(ctx, b, o, m, endpointslice.Changes{Delete: o.slices}, out)
+	if o.invalid != "" && m.valid == nil {
+		out.status.Filtered = &plan.Filtered{}
+		return
+	}
 	r.nothing(b, o, out)
 }
 

@@ -70,12 +70,10 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) Servi
 		return ServicePlan{Write: s}
 	}
 	var out ServicePlan
-	if !Owns(b, live) {
-		if out.Conflict = unadoptable(b, live, left); out.Conflict != "" {
-			return out
-		}
-		out.Adopted = true
+	if out.Conflict = ServiceConflict(b, live, left); out.Conflict != "" {
+		return out
 	}
+	out.Adopted = !Owns(b, live)
 	s := live.DeepCopy()
 	setService(b, s, out.Adopted || Adopted(b, live))
 	if crossesHeadless(b, live) {
@@ -89,8 +87,12 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) Servi
 	return out
 }
 
-// unadoptable says why b may not take live over; "" where it may.
-func unadoptable(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) string {
+// ServiceConflict says why b may neither write live nor take it over; "" where it may. The spec of b
+// may be invalid.
+func ServiceConflict(b *v1alpha1.ExternalBackend, live *corev1.Service, left bool) string {
+	if Owns(b, live) {
+		return ""
+	}
 	refuse := func(format string, args ...any) string {
 		return fmt.Sprintf("Service %q is there already and is not this ExternalBackend's: %s.", live.Name, fmt.Sprintf(format, args...))
 	}

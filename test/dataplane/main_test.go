@@ -1,5 +1,5 @@
-// Package dataplane sends requests through the real kube-proxy, and asks the real CoreDNS, while
-// targets break, drain and move.
+// Package dataplane tests traffic: it sends requests through the real kube-proxy, and asks the real
+// CoreDNS, while targets break, drain and move.
 package dataplane
 
 import (
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,21 +21,26 @@ import (
 func TestMain(m *testing.M) { harness.Main(m, devcluster.Options{}) }
 
 const (
-	// httpCheck and tcpCheck judge quickly: a verdict takes about 100 ms of failures, or one success a
-	// second.
-	httpCheck = "{httpGet: {path: " + lab.HealthPath + "}, " + pace + "}"
-	tcpCheck  = "{tcpSocket: {port: 9000}, " + pace + "}"
-	pace      = "periodSeconds: 1, timeoutSeconds: 1, confirmPeriodMilliseconds: 100, failureThreshold: 2"
+	// tcpCheck checks a port that serves nothing but checks.
+	tcpCheck = "{tcpSocket: {port: 9000}, " + harness.FastPace + "}"
 
-	// enough requests to tell by: with two backends and kube-proxy's even choice, 2^-60 is the chance
-	// to miss one.
-	enough  = 60
-	timeout = 3 * time.Second
-	// interval of a load's requests.
-	interval = 10 * time.Millisecond
+	// enough is a number of requests that reaches every backend: kube-proxy chooses evenly, so one of
+	// two backends gets none with a probability of 2^-60.
+	enough = 60
+
+	timeout  = 3 * time.Second       // of a request
+	interval = 10 * time.Millisecond // between two requests of a load
 )
 
-// clusterAddrs are the Service's port at each of its ClusterIPs.
+// setUp starts a manager, and a pair of machines that serve HTTP on port 8080.
+func setUp(t *testing.T) (*harness.Test, pair) {
+	t.Helper()
+	h := harness.New(t)
+	h.StartManager()
+	return h, newPair(h, "http", 8080)
+}
+
+// clusterAddrs returns the Service's port at each of its ClusterIPs.
 func clusterAddrs(h *harness.Test, service string, port int) []string {
 	h.T.Helper()
 	var addrs []string
@@ -46,14 +50,14 @@ func clusterAddrs(h *harness.Test, service string, port int) []string {
 	return addrs
 }
 
-// wantAnswers sends requests from the node, and wants answers to all of them from these machines
-// and no other.
+// wantAnswers sends requests from the node. It fails the test unless each request is answered, by
+// one of these machines, and each machine answers at least one.
 func wantAnswers(h *harness.Test, network, addr string, from ...*lab.Machine) {
 	h.T.Helper()
 	wantAnswersTo(h.Node(), h, network, addr, from...)
 }
 
-// wantAnswersTo is wantAnswers for a client elsewhere.
+// wantAnswersTo is wantAnswers for another client.
 func wantAnswersTo(client *devcluster.Namespace, h *harness.Test, network, addr string, from ...*lab.Machine) {
 	h.T.Helper()
 	send := lab.Sender(client, network, addr)
@@ -63,7 +67,7 @@ func wantAnswersTo(client *devcluster.Namespace, h *harness.Test, network, addr 
 		answer, err := send(ctx)
 		cancel()
 		if err != nil {
-			h.T.Fatalf("%s request to %s: %v; before, there answered %v", network, addr, err, answers)
+			h.T.Fatalf("%s request to %s: %v; earlier requests were answered by %v", network, addr, err, answers)
 		}
 		answers[answer]++
 	}
@@ -73,37 +77,37 @@ func wantAnswersTo(client *devcluster.Namespace, h *harness.Test, network, addr 
 	}
 	slices.Sort(want)
 	if got := slices.Sorted(maps.Keys(answers)); !slices.Equal(got, want) {
-		h.T.Errorf("requests to %s are answered by %v, not by %v", addr, answers, want)
+		h.T.Errorf("requests to %s are answered by %v, want %v", addr, answers, want)
 	}
 }
 
-// wantRefusal wants a request to fail.
+// wantRefusal sends a request, and fails the test if it is answered.
 func wantRefusal(h *harness.Test, network, addr string) {
 	h.T.Helper()
 	ctx, cancel := context.WithTimeout(h.T.Context(), timeout)
 	defer cancel()
 	if answer, err := lab.Sender(h.Node(), network, addr)(ctx); err == nil {
-		h.T.Errorf("a request to %s is answered by %s, and there should be nobody", addr, answer)
+		h.T.Errorf("a request to %s is answered by %s, want no answer", addr, answer)
 	}
 }
 
-// A load that must lose nothing.
+// load is an HTTP load of which no request may be lost.
 type load struct {
 	*lab.Load
 	h    *harness.Test
 	addr string
 }
 
-// startLoad sends HTTP requests from the node at a steady rate, until the test ends or
-// stopUnharmed.
+// startLoad sends HTTP requests from the node at a steady rate, until stopWithoutLoss or the end of
+// the test.
 func startLoad(h *harness.Test, addr string) load {
 	l := load{lab.StartLoad(h.T.Context(), interval, timeout, lab.Sender(h.Node(), "http", addr)), h, addr}
 	h.T.Cleanup(func() { l.Stop() })
 	return l
 }
 
-// more waits until the load has sent a good number of further requests.
-func (l load) more() {
+// waitMore waits until the load has sent enough further requests.
+func (l load) waitMore() {
 	l.h.T.Helper()
 	until := l.Tally().Sent + enough
 	l.h.Eventually("requests to "+l.addr, func() error {
@@ -114,35 +118,35 @@ func (l load) more() {
 	})
 }
 
-// reaches waits until the machine answers requests of the load.
-func (l load) reaches(m *lab.Machine) {
+// waitAnswerFrom waits until the machine answers a further request of the load.
+func (l load) waitAnswerFrom(m *lab.Machine) {
 	l.h.T.Helper()
 	before := l.Tally().Answers[m.Name()]
-	l.h.Eventually("requests that reach "+m.Name(), func() error {
+	l.h.Eventually("a request that reaches "+m.Name(), func() error {
 		if tally := l.Tally(); tally.Answers[m.Name()] <= before {
-			return fmt.Errorf("there answered %v, %d failed", tally.Answers, tally.Failed)
+			return fmt.Errorf("answers came from %v, %d requests failed", tally.Answers, tally.Failed)
 		}
 		return nil
 	})
 }
 
-// spares wants none of the load's further requests to reach a server, once those that are on their
-// way have arrived.
-func (l load) spares(s *lab.Server) {
+// wantNoneAt fails the test if a request of the load still reaches the server after the requests in
+// flight have arrived.
+func (l load) wantNoneAt(s *lab.Server) {
 	l.h.T.Helper()
-	l.more()
+	l.waitMore()
 	before := s.Requests()
-	l.more()
+	l.waitMore()
 	if late := s.Requests() - before; late > 0 {
 		l.h.T.Errorf("%d requests reached a backend that is out of rotation", late)
 	}
 }
 
-// stopUnharmed ends the load, of which every request must have been answered.
-func (l load) stopUnharmed() {
+// stopWithoutLoss stops the load, and fails the test unless every request was answered.
+func (l load) stopWithoutLoss() {
 	l.h.T.Helper()
 	tally := l.Stop()
-	l.h.T.Logf("of %d requests to %s, there answered %v", tally.Sent, l.addr, tally.Answers)
+	l.h.T.Logf("%d requests to %s were answered by %v", tally.Sent, l.addr, tally.Answers)
 	for _, f := range tally.Failures {
 		l.h.T.Errorf("a request to %s at %s was lost: %v", l.addr, f.At.Format(time.StampMilli), f.Err)
 	}
@@ -151,29 +155,11 @@ func (l load) stopUnharmed() {
 	}
 }
 
-// all gives every one of these endpoints the same state.
-func all(state string, at ...netip.AddrPort) harness.States {
-	states := harness.States{}
-	for _, a := range at {
-		states[a] = state
-	}
-	return states
-}
-
-// with is states and the more specific ones.
-func with(states ...harness.States) harness.States {
-	sum := harness.States{}
-	for _, s := range states {
-		maps.Copy(sum, s)
-	}
-	return sum
-}
-
-// targets is the YAML of spec.targets: names and addresses in turn.
+// targets returns the YAML of spec.targets, from pairs of a name and an address.
 func targets(nameAndAddress ...any) string {
 	var text strings.Builder
 	for i := 0; i < len(nameAndAddress); i += 2 {
-		fmt.Fprintf(&text, "\n  - {name: %s, address: \"%s\"}", nameAndAddress[i], nameAndAddress[i+1])
+		fmt.Fprintf(&text, "\n- {name: %s, address: \"%s\"}", nameAndAddress[i], nameAndAddress[i+1])
 	}
 	return text.String()
 }

@@ -9,74 +9,68 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/test/harness"
 )
 
-// kept is an ExternalBackend whose Service must outlive what happens to it: a serves, b is sick.
-type kept struct {
+// retained is an ExternalBackend whose Service must keep its endpoints, whatever happens to the
+// ExternalBackend. Machine a is healthy, machine b is not.
+type retained struct {
 	h    *harness.Test
 	pair pair
 	spec string // of the ExternalBackend
 	want harness.States
 }
 
-// publishKept applies it, with what more says of its spec, and waits until it is as it should be.
-func publishKept(h *harness.Test, more string) kept {
+// publishRetained applies an ExternalBackend with these further lines in its spec, and waits until
+// its endpoints are published.
+func publishRetained(h *harness.Test, more string) retained {
 	h.T.Helper()
 	p := newPair(h, "http", 8080)
-	k := kept{h: h, pair: p, spec: fmt.Sprintf(`
-apiVersion: external-backend.io/v1alpha1
-kind: ExternalBackend
-metadata: {name: web}
-spec:
-  %s
-  ports: [{name: web, port: 80, targetPort: 8080}]
-  targets: %s
-  healthCheck: %s
-`, more, targets("a", p.a.V4, "b", p.b.V4), httpCheck)}
-	k.want = harness.States{p.a.At4(8080): harness.Healthy, p.b.At4(8080): harness.Unhealthy}
+	r := retained{h: h, pair: p, spec: fmt.Sprintf(`
+%s
+ports: [{name: web, port: 80, targetPort: 8080}]
+targets: %s
+healthCheck: %s
+`, more, targets("a", p.a.V4, "b", p.b.V4), harness.HTTPCheck)}
+	r.want = harness.States{p.a.At4(8080): harness.Healthy, p.b.At4(8080): harness.Unhealthy}
 	p.sicken(true)
-	h.Apply(k.spec)
-	k.check()
-	return k
+	h.ApplyBackend("web", r.spec)
+	r.check()
+	return r
 }
 
-// check waits until endpoints and routes are as they should be.
-func (k kept) check() {
-	k.h.T.Helper()
-	k.h.WaitStates("web", k.want)
-	k.h.WaitRoutes("web", k.pair.a.At4(8080))
+// check waits until the endpoints and kube-proxy's rules are as wanted.
+func (r retained) check() {
+	r.h.T.Helper()
+	r.h.WaitStates("web", r.want)
+	r.h.WaitRoutes("web", r.pair.a.At4(8080))
 }
 
-// underLoad sends requests while it does something, of which none may be lost and at which no
-// endpoint of the Service may change.
-func (k kept) underLoad(do func(more func())) {
-	k.h.T.Helper()
-	before := k.pair.sb.Requests()
-	unchanged := watchUnchanged(k.h, "web")
-	load := startLoad(k.h, clusterAddrs(k.h, "web", 80)[0])
-	load.more()
-	do(load.more)
-	load.more()
-	load.stopUnharmed()
-	unchanged()
-	k.check()
-	if n := k.pair.sb.Requests() - before; n > 0 {
-		k.h.T.Errorf("%d requests reached the unhealthy backend", n)
+// underLoad sends requests while it calls do. No request may be lost, and no endpoint of the
+// Service may change.
+func (r retained) underLoad(do func(waitMore func())) {
+	r.h.T.Helper()
+	before := r.pair.sb.Requests()
+	wantUnchanged := watchUnchanged(r.h, "web")
+	load := startLoad(r.h, clusterAddrs(r.h, "web", 80)[0])
+	load.waitMore()
+	do(load.waitMore)
+	load.waitMore()
+	load.stopWithoutLoss()
+	wantUnchanged()
+	r.check()
+	if n := r.pair.sb.Requests() - before; n > 0 {
+		r.h.T.Errorf("%d requests reached the unhealthy backend", n)
 	}
 }
 
-// watchUnchanged watches the slices behind a Service. The function it returns ends that, and wants
-// no endpoint and no condition to have changed.
-func watchUnchanged(h *harness.Test, service string) (unchanged func()) {
+// watchUnchanged watches the slices behind a Service. The function that it returns ends the watch,
+// and fails the test if an endpoint or a condition has changed.
+func watchUnchanged(h *harness.Test, service string) (wantUnchanged func()) {
 	h.T.Helper()
 	before := map[string]string{}
 	for _, s := range h.Slices(service) {
@@ -94,7 +88,7 @@ func watchUnchanged(h *harness.Test, service string) (unchanged func()) {
 		for event := range watcher.ResultChan() {
 			s, ok := event.Object.(*discoveryv1.EndpointSlice)
 			if !ok {
-				return // an error, as stopping is one too
+				return // the watch failed or was stopped
 			}
 			seen++
 			if now := states(s); event.Type == watch.Deleted || now != before[s.Name] {
@@ -107,26 +101,24 @@ func watchUnchanged(h *harness.Test, service string) (unchanged func()) {
 		watcher.Stop()
 		done.Wait()
 		if len(changes) > 0 || seen == 0 {
-			h.T.Errorf("%d events, of which changed endpoints:\n%s", seen, strings.Join(changes, "\n"))
+			h.T.Errorf("of %d events, these changed endpoints:\n%s", seen, strings.Join(changes, "\n"))
 		}
 		h.T.Logf("%d writes of slices behind %s, none of which changed an endpoint", seen-len(before), service)
 	}
 }
 
-// states is what a slice says of its endpoints.
+// states returns the endpoints of a slice with their conditions.
 func states(s *discoveryv1.EndpointSlice) string {
 	var texts []string
 	for _, e := range s.Endpoints {
-		texts = append(
-			texts,
-			fmt.Sprintf("%s ready=%t serving=%t terminating=%t", e.Addresses[0], *e.Conditions.Ready,
-				*e.Conditions.Serving, *e.Conditions.Terminating),
-		)
+		c := e.Conditions
+		texts = append(texts, fmt.Sprintf("%s ready=%t serving=%t terminating=%t",
+			e.Addresses[0], *c.Ready, *c.Serving, *c.Terminating))
 	}
 	return strings.Join(texts, ", ")
 }
 
-// owners are the kinds and UIDs of those to whom an object belongs.
+// owners returns the owner references of an object, with kinds and UIDs.
 func owners(o client.Object) string {
 	var texts []string
 	for _, ref := range o.GetOwnerReferences() {
@@ -135,189 +127,9 @@ func owners(o client.Object) string {
 	return strings.Join(texts, ", ")
 }
 
-// backup is what a backup tool has of it.
-type backup struct {
-	service *corev1.Service
-	slices  []discoveryv1.EndpointSlice
-	backend *v1alpha1.ExternalBackend
-}
-
-// lose takes a backup, and deletes everything.
-func (k kept) lose() backup {
-	h := k.h
-	h.T.Helper()
-	saved := backup{h.Service("web"), h.Slices("web"), h.Backend("web")}
-	must := func(err error) {
-		h.T.Helper()
-		if err != nil {
-			h.T.Fatal(err)
-		}
-	}
-	must(h.Client.Delete(h.T.Context(), h.Backend("web")))
-	h.Eventually("all to go", func() error {
-		if err := h.Client.Get(h.T.Context(), h.Key("web"), &corev1.Service{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the Service: %v", err)
-		}
-		if n := len(h.Slices("web")); n > 0 {
-			return fmt.Errorf("%d slices", n)
-		}
-		return nil
-	})
-	return saved
-}
-
-// restore creates an object as a backup tool does: it gets another UID and belongs to nobody.
-func (k kept) restore(o client.Object) {
-	k.h.T.Helper()
-	o.SetUID("")
-	o.SetResourceVersion("")
-	o.SetOwnerReferences(nil)
-	o.SetManagedFields(nil)
-	o.SetCreationTimestamp(metav1.Time{})
-	if err := k.h.Client.Create(k.h.T.Context(), o); err != nil {
-		k.h.T.Fatal(err)
-	}
-}
-
-// wantTakenUp waits until the ExternalBackend is Ready, and wants the Service and the slices to be
-// those that were restored, and to have their owners.
-func (k kept) wantTakenUp(saved backup) {
-	h := k.h
-	h.T.Helper()
-	b := h.WaitReady("web")
-	service := h.Service("web")
-	if service.UID != saved.service.UID || service.Spec.ClusterIP != saved.service.Spec.ClusterIP {
-		h.T.Errorf("the Service is %s with %s, not %s with %s", service.UID, service.Spec.ClusterIP, saved.service.UID,
-			saved.service.Spec.ClusterIP)
-	}
-	if got, want := owners(service), fmt.Sprintf("ExternalBackend %s controller=true", b.UID); got != want {
-		h.T.Errorf("the Service belongs to %q, not %q", got, want)
-	}
-	now := h.Slices("web")
-	if len(now) != len(saved.slices) {
-		h.T.Fatalf("there are %d slices, not %d", len(now), len(saved.slices))
-	}
-	for i := range now {
-		if now[i].UID != saved.slices[i].UID {
-			h.T.Errorf("slice %s is another one", now[i].Name)
-		}
-		if got, want := owners(&now[i]), fmt.Sprintf("Service %s controller=true", service.UID); got != want {
-			h.T.Errorf("slice %s belongs to %q, not %q", now[i].Name, got, want)
-		}
-	}
-}
-
-// TestRestore brings everything back in a backup tool's order: the Service, then its slices, both
-// with other UIDs and without owners, at last the ExternalBackend. From the moment at which traffic
-// flows no request is lost and no endpoint changes.
-func TestRestore(t *testing.T) {
-	serve := func(k kept, saved backup) {
-		k.h.T.Helper()
-		k.restore(saved.service)
-		for i := range saved.slices {
-			k.restore(&saved.slices[i])
-		}
-		k.check()
-	}
-	t.Run("while the manager runs", func(t *testing.T) {
-		h := harness.New(t)
-		h.StartManager("--orphan-grace=0") // however long the ExternalBackend takes to come
-		k := publishKept(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
-		saved := k.lose()
-		serve(k, saved)
-		k.underLoad(func(more func()) {
-			more()
-			k.restore(saved.backend)
-			k.wantTakenUp(saved)
-			probed(h, k.pair.sa, k.pair.sb)
-		})
-	})
-	t.Run("before the manager starts", func(t *testing.T) {
-		h := harness.New(t)
-		m := h.StartManager()
-		k := publishKept(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
-		saved := k.lose()
-		m.Stop()
-		serve(k, saved)
-		k.underLoad(func(more func()) {
-			k.restore(saved.backend)
-			more()
-			h.StartManager()
-			k.wantTakenUp(saved)
-			probed(h, k.pair.sa, k.pair.sb)
-		})
-	})
-	t.Run("the manager starts before the ExternalBackend is there", func(t *testing.T) {
-		h := harness.New(t)
-		m := h.StartManager()
-		k := publishKept(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
-		saved := k.lose()
-		m.Stop()
-		serve(k, saved)
-		k.underLoad(func(more func()) {
-			h.StartManager("--orphan-grace=0")
-			more()
-			k.restore(saved.backend)
-			k.wantTakenUp(saved)
-			probed(h, k.pair.sa, k.pair.sb)
-		})
-	})
-}
-
-// TestRestoreOfTheServiceLast: where slices and ExternalBackend are there first, the Service is
-// waited for, and keeps its ClusterIP.
-func TestRestoreOfTheServiceLast(t *testing.T) {
-	h := harness.New(t)
-	h.StartManager()
-	k := publishKept(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
-	saved := k.lose()
-	for i := range saved.slices {
-		k.restore(&saved.slices[i])
-	}
-	unchanged := watchUnchanged(h, "web")
-	k.restore(saved.backend)
-	h.WaitCondition("web", v1alpha1.ConditionProgrammed, metav1.ConditionFalse, v1alpha1.ReasonServiceNotFound)
-	k.restore(saved.service)
-	k.wantTakenUp(saved)
-	unchanged()
-	k.check()
-	wantAnswers(h, "http", clusterAddrs(h, "web", 80)[0], k.pair.a)
-}
-
-// TestOrphansGo: what nobody needs any more is deleted: slices without owner, Service and
-// ExternalBackend.
-func TestOrphansGo(t *testing.T) {
-	h := harness.New(t)
-	h.StartManager("--orphan-grace=3s")
-	k := publishKept(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
-	saved := k.lose()
-	k.restore(saved.service)
-	for i := range saved.slices {
-		k.restore(&saved.slices[i])
-	}
-	k.underLoad(func(more func()) {
-		made := h.Slices("web")[0].CreationTimestamp
-		h.Eventually("more than the grace to be over", func() error {
-			if age := time.Since(made.Time); age < 5*time.Second {
-				return fmt.Errorf("%v is over", age)
-			}
-			return nil
-		})
-	})
-	if err := h.Client.Delete(t.Context(), h.Service("web")); err != nil {
-		t.Fatal(err)
-	}
-	h.Eventually("the slices to go", func() error {
-		if n := len(h.Slices("web")); n > 0 {
-			return fmt.Errorf("%d are left", n)
-		}
-		return nil
-	})
-}
-
-// TestChangeOfDeletionPolicy changes the policy to and fro under load, for a Service of ours and
-// for one of somebody else's.
-func TestChangeOfDeletionPolicy(t *testing.T) {
+// Changes of deletionPolicy set the owners of Service and slices, and lose no request. This holds
+// for a Service that we create and for one that serviceRef names.
+func TestDeletionPolicyChangesLoseNoRequest(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
 	for name, more := range map[string]string{
@@ -327,15 +139,14 @@ func TestChangeOfDeletionPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := harness.New(t)
 			if name == "serviceRef" {
-				h.Apply(
-					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
+				h.ApplyService("web", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]")
 			}
-			k := publishKept(h, more)
+			r := publishRetained(h, more)
 			h.WaitReady("web")
 			writes := h.CountWrites()
-			k.underLoad(func(more func()) {
+			r.underLoad(func(waitMore func()) {
 				for _, policy := range []string{"Retain", "Delete"} {
-					h.Apply(strings.Replace(k.spec, "spec:", "spec:\n  deletionPolicy: "+policy, 1))
+					h.ApplyBackend("web", "deletionPolicy: "+policy+r.spec)
 					b := h.WaitReady("web")
 					service := h.Service("web")
 					ofBackend := fmt.Sprintf("ExternalBackend %s controller=true", b.UID)
@@ -353,7 +164,7 @@ func TestChangeOfDeletionPolicy(t *testing.T) {
 							t.Errorf("%s: slice %s belongs to %q, not %q", policy, s.Name, got, want[1])
 						}
 					}
-					more()
+					waitMore()
 				}
 			})
 			t.Logf("written: %v", writes.Of("services", "endpointslices"))
@@ -361,44 +172,44 @@ func TestChangeOfDeletionPolicy(t *testing.T) {
 	}
 }
 
-// TestCRDReinstalled deletes the CRD under a running manager, and with it every ExternalBackend;
-// then it installs both again.
-func TestCRDReinstalled(t *testing.T) {
+// With deletionPolicy Retain, traffic flows while the CRD, and with it every ExternalBackend, is
+// deleted and installed again. Service and slices stay the same objects.
+func TestReinstalledCRDLosesNoRequest(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
-	k := publishKept(h, "deletionPolicy: Retain\n  service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
+	r := publishRetained(h, "deletionPolicy: Retain\nservice: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
 	h.WaitReady("web")
 	service, before := h.Service("web"), h.Slices("web")
-	k.underLoad(func(more func()) {
+	r.underLoad(func(waitMore func()) {
 		kubectl(h, "delete", "crd", "externalbackends.external-backend.io")
-		more()
-		kubectl(h, "apply", "--server-side", "-k", "../../config/crd")
+		waitMore()
+		kubectl(h, "apply", "--server-side", "-r", "../../config/crd")
 		kubectl(h, "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-		more()
-		h.Apply(k.spec)
-		h.Within(2*time.Minute, "the manager to find the kind again", func() error { // it asks twice a minute
+		waitMore()
+		h.ApplyBackend("web", r.spec)
+		h.Within(2*time.Minute, "the manager to find the kind again", func() error { // the manager asks twice a minute
 			b := h.Backend("web")
 			if b.Status.ObservedGeneration != b.Generation {
-				return errors.New("nobody has seen the ExternalBackend")
+				return errors.New("the manager has not seen the ExternalBackend")
 			}
 			return nil
 		})
 		h.WaitReady("web")
-		probed(h, k.pair.sa, k.pair.sb)
+		h.WaitChecked(r.pair.sa, r.pair.sb)
 	})
 	if is := h.Service("web"); is.UID != service.UID || is.Spec.ClusterIP != service.Spec.ClusterIP ||
 		len(is.OwnerReferences) > 0 {
-		t.Errorf("the Service is not what it was: %v", is.ObjectMeta)
+		t.Errorf("the Service has changed: %v", is.ObjectMeta)
 	}
 	same := func(a, b discoveryv1.EndpointSlice) bool { return a.UID == b.UID }
 	if now := h.Slices("web"); !slices.EqualFunc(now, before, same) {
-		t.Errorf("the slices are others: %v", now)
+		t.Errorf("the slices were replaced: %v", now)
 	}
 }
 
-// TestCascadeOrphan deletes an ExternalBackend without Retain, and keeps what it owns, while the
-// manager runs; then it comes back.
-func TestCascadeOrphan(t *testing.T) {
+// An ExternalBackend that is deleted with --cascade=orphan leaves Service and slices, which it
+// takes over when it is created again. No request is lost.
+func TestCascadeOrphanLosesNoRequest(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager("--orphan-grace=0")
 	for name, more := range map[string]string{
@@ -408,29 +219,29 @@ func TestCascadeOrphan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := harness.New(t)
 			if name == "serviceRef" {
-				h.Apply(
-					"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
+				h.ApplyService("web", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]")
 			}
-			k := publishKept(h, more)
+			r := publishRetained(h, more)
 			h.WaitReady("web")
 			service := h.Service("web")
-			k.underLoad(func(more func()) {
+			r.underLoad(func(waitMore func()) {
 				kubectl(h, "delete", "extbe", "web", "-n", h.Namespace, "--cascade=orphan")
-				more()
+				waitMore()
 				if got := owners(h.Service("web")); got != "" {
 					t.Errorf("the Service belongs to %q", got)
 				}
-				h.Apply(k.spec)
+				h.ApplyBackend("web", r.spec)
 				h.WaitReady("web")
-				probed(h, k.pair.sa, k.pair.sb)
+				h.WaitChecked(r.pair.sa, r.pair.sb)
 			})
 			if is := h.Service("web"); is.UID != service.UID {
-				t.Error("the Service is another one")
+				t.Error("the Service was replaced")
 			}
 		})
 	}
 }
 
+// kubectl runs kubectl, which must succeed.
 func kubectl(h *harness.Test, args ...string) {
 	h.T.Helper()
 	if _, err := h.Kubectl(h.T.Context(), args...); err != nil {

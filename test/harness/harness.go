@@ -1,6 +1,6 @@
-// Package harness runs tests on a [lab.Lab]: one for each test binary, one namespace for each test.
-// Its methods fail the test where they can't do what they say, and wait, where they wait, for
-// something to be seen and no longer than [Patience].
+// Package harness runs tests on a [lab.Lab]. A test binary has one lab, and each test has a
+// namespace of its own. A method that can't do its work fails the test. A method that waits, waits
+// until it sees a certain state, and for no longer than [Patience].
 package harness
 
 import (
@@ -27,10 +27,17 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// Patience bounds every wait. It is never spent where things are as they should be.
+// Patience bounds every wait. A test that passes never waits that long.
 const Patience = 45 * time.Second
 
-// poll is how often a wait looks.
+// FastPace makes a health check judge quickly: Unhealthy takes about 100 ms, Healthy one success.
+// HTTPCheck is a health check at that pace for servers of the lab.
+const (
+	FastPace  = "periodSeconds: 1, timeoutSeconds: 1, confirmPeriodMilliseconds: 100, failureThreshold: 2"
+	HTTPCheck = "{httpGet: {path: " + lab.HealthPath + "}, " + FastPace + "}"
+)
+
+// poll is the time between two checks of a wait.
 const poll = 20 * time.Millisecond
 
 var (
@@ -38,8 +45,8 @@ var (
 	counter atomic.Int32
 )
 
-// Main is the whole of a TestMain: it builds what is missing, enters the namespaces, opens a lab
-// with a manager that detects data races and an audit log, and runs the tests.
+// Main does all that a TestMain has to do: it builds missing binaries, enters the namespaces, opens
+// a lab with an audit log and a manager that detects data races, and runs the tests.
 func Main(m *testing.M, options devcluster.Options) {
 	if devcluster.Nsenter() == "" {
 		var versions []string
@@ -70,18 +77,18 @@ func run(m *testing.M, options devcluster.Options) int {
 	return code
 }
 
-// Test is a test's part of the lab.
+// Test is one test's share of the lab.
 type Test struct {
 	*lab.Lab
 	T         *testing.T
 	Namespace string
 
-	suffix string // tells the names of its machines from those of other tests
+	suffix string // keeps the names of its machines apart from those of other tests
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// New makes the test a namespace, which goes with it.
+// New creates a namespace for the test, and deletes it when the test ends.
 func New(t *testing.T) *Test {
 	t.Helper()
 	number := counter.Add(1)
@@ -91,18 +98,21 @@ func New(t *testing.T) *Test {
 	namespace.Name = h.Namespace
 	h.ok(h.Client.Create(t.Context(), namespace))
 	t.Cleanup(func() {
-		// The namespace takes its time to go; what it leaves must not keep the next test's manager busy.
-		if err := h.Client.DeleteAllOf(context.Background(), &v1alpha1.ExternalBackend{}, client.InNamespace(h.Namespace)); err != nil {
+		// It takes a while until a namespace is gone. Its ExternalBackends must not keep the manager of
+		// the next test busy.
+		ctx := context.Background()
+		err := h.Client.DeleteAllOf(ctx, &v1alpha1.ExternalBackend{}, client.InNamespace(h.Namespace))
+		if err != nil {
 			t.Error(err)
 		}
-		if err := h.Client.Delete(context.Background(), namespace); err != nil {
+		if err := h.Client.Delete(ctx, namespace); err != nil {
 			t.Error(err)
 		}
 	})
 	return h
 }
 
-// Sub is h for a subtest: the same namespace, machines of its own.
+// Sub returns h for a subtest, which has the same namespace and machines of its own.
 func (h *Test) Sub(t *testing.T) *Test {
 	return &Test{Lab: h.Lab, T: t, Namespace: h.Namespace, suffix: fmt.Sprintf("-%d", counter.Add(1))}
 }
@@ -114,8 +124,8 @@ func (h *Test) ok(err error) {
 	}
 }
 
-// Apply applies YAML documents server-side, in the test's namespace where they name none. With
-// args, it is a format.
+// Apply applies YAML documents server-side. An object without a namespace goes into the test's.
+// With args, documents is a format.
 func (h *Test) Apply(documents string, args ...any) {
 	h.T.Helper()
 	if len(args) > 0 {
@@ -136,7 +146,25 @@ func (h *Test) Apply(documents string, args ...any) {
 	}
 }
 
-// ApplyObject applies an object server-side, in the test's namespace where it names none.
+// ApplyBackend applies an ExternalBackend in the test's namespace. spec holds the lines of its
+// spec, which are not indented. With args, spec is a format.
+func (h *Test) ApplyBackend(name, spec string, args ...any) {
+	h.T.Helper()
+	if len(args) > 0 {
+		spec = fmt.Sprintf(spec, args...)
+	}
+	h.Apply("apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackend\nmetadata: {name: " + name + "}\nspec:\n  " +
+		strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  "))
+}
+
+// ApplyService applies a Service in the test's namespace. spec holds the fields of its spec as a YAML
+// flow mapping, without braces. With args, spec is a format.
+func (h *Test) ApplyService(name, spec string, args ...any) {
+	h.T.Helper()
+	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: "+name+"}\nspec: {"+spec+"}", args...)
+}
+
+// ApplyObject applies an object server-side. Without a namespace it goes into the test's.
 func (h *Test) ApplyObject(o client.Object) {
 	h.T.Helper()
 	kind, err := apiutil.GVKForObject(o, h.Client.Scheme())
@@ -160,18 +188,18 @@ func (h *Test) apply(u *unstructured.Unstructured) {
 	}
 }
 
-// Key is the name of an object in the test's namespace.
+// Key returns the key of an object in the test's namespace.
 func (h *Test) Key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: h.Namespace, Name: name}
 }
 
-// Eventually looks until check is content, and fails with what it said last.
+// Eventually calls check until it returns nil, and fails the test with its last error.
 func (h *Test) Eventually(what string, check func() error) {
 	h.T.Helper()
 	h.Within(Patience, what, check)
 }
 
-// Within is Eventually with a patience of its own, for what by contract may take longer.
+// Within is Eventually with another patience, for states that may take longer by contract.
 func (h *Test) Within(patience time.Duration, what string, check func() error) {
 	h.T.Helper()
 	deadline := time.Now().Add(patience)
@@ -189,15 +217,15 @@ func (h *Test) Within(patience time.Duration, what string, check func() error) {
 	}
 }
 
-// Manager is a manager that must end well.
+// Manager is a manager that must end without an error.
 type Manager struct {
 	*lab.Manager
 	t     *testing.T
 	ended bool
 }
 
-// StartManager starts a manager, see [lab.Lab.StartManager]. Where the test has not ended it, its
-// end does.
+// StartManager starts a manager, see [lab.Lab.StartManager]. It is stopped at the end of the test
+// at the latest.
 func (h *Test) StartManager(flags ...string) *Manager {
 	h.T.Helper()
 	started, err := h.Lab.StartManager(h.T.Context(), flags...)
@@ -214,7 +242,7 @@ func (h *Test) StartManager(flags ...string) *Manager {
 	return m
 }
 
-// Stop ends the manager by SIGTERM; it must exit with 0.
+// Stop ends the manager by SIGTERM. It must exit with 0.
 func (m *Manager) Stop() {
 	m.t.Helper()
 	m.ended = true
@@ -223,7 +251,7 @@ func (m *Manager) Stop() {
 	}
 }
 
-// Kill ends the manager by SIGKILL; it must have seen no data race.
+// Kill ends the manager by SIGKILL. It must not have logged a data race.
 func (m *Manager) Kill() {
 	m.t.Helper()
 	m.ended = true
@@ -233,7 +261,7 @@ func (m *Manager) Kill() {
 	}
 }
 
-// Metrics are the values of all series by their text.
+// Metrics returns the value of each series, by the text of the series.
 func (m *Manager) Metrics() map[string]float64 {
 	m.t.Helper()
 	metrics, err := m.Manager.Metrics(m.t.Context())
@@ -243,7 +271,7 @@ func (m *Manager) Metrics() map[string]float64 {
 	return metrics
 }
 
-// Machine adds a machine, which goes with the test. Its name is the given one with a suffix.
+// Machine adds a machine, and removes it when the test ends. Its name gets a suffix.
 func (h *Test) Machine(name string) *lab.Machine {
 	h.T.Helper()
 	m, err := h.AddMachine(name + h.suffix)
@@ -256,7 +284,7 @@ func (h *Test) Machine(name string) *lab.Machine {
 	return m
 }
 
-// Serve starts a server, which goes with the test; see [lab.Machine.Serve].
+// Serve starts a server, and stops it when the test ends; see [lab.Machine.Serve].
 func (h *Test) Serve(m *lab.Machine, network string, port int) *lab.Server {
 	h.T.Helper()
 	s, err := m.Serve(network, port)
@@ -265,8 +293,8 @@ func (h *Test) Serve(m *lab.Machine, network string, port int) *lab.Server {
 	return s
 }
 
-// StartDNS starts a nameserver on a machine, which goes with the test, for zones and further server
-// blocks; see [devcluster.Namespace.StartDNS].
+// StartDNS starts a nameserver on a machine for zones and further server blocks, and stops it when
+// the test ends; see [devcluster.Namespace.StartDNS].
 func (h *Test) StartDNS(m *lab.Machine, zones map[string]string, blocks ...string) *devcluster.Nameserver {
 	h.T.Helper()
 	s, err := m.StartDNS(h.T.Context(), zones, strings.Join(blocks, ""))
@@ -279,13 +307,40 @@ func (h *Test) StartDNS(m *lab.Machine, zones map[string]string, blocks ...strin
 	return s
 }
 
-// Writes counts what the manager writes in the test's namespace.
+// WaitChecked waits until each server has been checked often enough to change its verdict.
+func (h *Test) WaitChecked(servers ...*lab.Server) {
+	h.T.Helper()
+	for _, s := range servers {
+		until := s.Checks() + 4 // two rounds of two addresses, or more
+		h.Eventually("further checks", func() error {
+			if n := s.Checks(); n < until {
+				return fmt.Errorf("%d of %d came", n, until)
+			}
+			return nil
+		})
+	}
+}
+
+// AllowReferences lets the manager read Secrets and ConfigMaps in the test's namespace, as an
+// administrator does.
+func (h *Test) AllowReferences() {
+	h.T.Helper()
+	h.Apply(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: external-backend-reference-reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external-backend-reference-reader}
+subjects: [{kind: ServiceAccount, name: external-backend-controller-manager, namespace: %s}]
+`, lab.SystemNamespace)
+}
+
+// Writes counts the manager's writes in the test's namespace.
 type Writes struct {
 	*lab.Writes
 	h *Test
 }
 
-// CountWrites begins to count; see [lab.Lab.CountWrites].
+// CountWrites starts to count; see [lab.Lab.CountWrites].
 func (h *Test) CountWrites() Writes {
 	h.T.Helper()
 	w, err := h.Lab.CountWrites()
@@ -293,8 +348,8 @@ func (h *Test) CountWrites() Writes {
 	return Writes{w, h}
 }
 
-// Of are the writes since CountWrites of the given resources (endpointslices,
-// externalbackends/status, ...; none: of all).
+// Of returns the writes of the given resources (endpointslices, externalbackends/status, ...) since
+// CountWrites. Without resources it returns all writes.
 func (w Writes) Of(resources ...string) []lab.Write {
 	w.h.T.Helper()
 	writes, err := w.Since()

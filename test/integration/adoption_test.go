@@ -54,11 +54,11 @@ func TestAdoptionRefused(t *testing.T) {
 			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name),
 				named(h, &discoveryv1.EndpointSlice{}, tc.name+"-by-hand"))
 			if tc.name == "never" {
-				apply(h, tc.name,
+				h.ApplyBackend(tc.name,
 					"service: {adoptionPolicy: Never}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]",
 					tc.ports)
 			} else {
-				apply(h, tc.name, adopting, tc.backend, tc.ports)
+				h.ApplyBackend(tc.name, adopting, tc.backend, tc.ports)
 			}
 			waitConflict(h, tc.name)
 			wantUntouched()
@@ -82,7 +82,7 @@ func TestAdoption(t *testing.T) {
 			h.Apply(
 				"apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + ", labels: {theirs: \"yes\"}, annotations: {example.com/theirs: \"yes\"}}\nspec: {" + tc.service + "}")
 			before := h.Service(tc.name)
-			apply(h, tc.name, adopting, tc.backend+", labels: {ours: \"yes\"}",
+			h.ApplyBackend(tc.name, adopting, tc.backend+", labels: {ours: \"yes\"}",
 				"{name: web, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}")
 			b := h.WaitReady(tc.name)
 			waitProgrammed(h, tc.name)
@@ -129,9 +129,9 @@ func nodePort(s *corev1.Service, name string) int32 {
 func TestAdoptionByAnother(t *testing.T) {
 	h := parallel(t)
 	h.Apply(serviceByHand, "web")
-	apply(h, "first", adopting, ", name: web", "{name: web, port: 80, targetPort: 8080}")
+	h.ApplyBackend("first", adopting, ", name: web", "{name: web, port: 80, targetPort: 8080}")
 	h.WaitReady("first")
-	apply(h, "second", adopting, ", name: web", "{name: web, port: 80, targetPort: 9090}")
+	h.ApplyBackend("second", adopting, ", name: web", "{name: web, port: 80, targetPort: 9090}")
 	waitConflict(h, "second")
 	h.WaitStates("web", oneEndpoint)
 	h.WaitReady("first")
@@ -233,10 +233,7 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			h.Apply(
-				"apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}",
-				tc.name,
-			)
+			h.ApplyService(tc.name, "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]")
 			h.Apply(tc.document, f.V4)
 			h.Eventually("a slice by hand or mirrored", func() error {
 				if len(h.Slices(tc.name)) == 0 {
@@ -245,9 +242,9 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 				return nil
 			})
 			record := record(h, tc.name)
-			apply(h, tc.name,
+			h.ApplyBackend(tc.name,
 				"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-				f.targets(), httpCheck)
+				f.targets(), harness.HTTPCheck)
 			h.WaitStates(tc.name, harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
 			waitOnlyOurs(h, tc.name)
 			waitProgrammed(h, tc.name)
@@ -287,18 +284,17 @@ func TestHandOverWaits(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
 	f.servers[0].SetSick(true)
-	h.Apply(
-		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]}")
+	h.ApplyService("web", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]")
 	h.Apply(sliceByHand, "web", "192.0.2.1")
 	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
-	apply(h, "web",
+	h.ApplyBackend("web",
 		"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.targets(), httpCheck)
-	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
+		f.targets(), harness.HTTPCheck)
+	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
 	wantUntouched()
 	f.servers[0].SetSick(false)
-	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
 	waitOnlyOurs(h, "web")
 	h.WaitReady("web")
 }
@@ -318,7 +314,7 @@ func TestHandOverOfControlled(t *testing.T) {
 			*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	})
 	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
-	apply(h, "web", adopting, "", "{name: web, port: 80, targetPort: 8080}")
+	h.ApplyBackend("web", adopting, "", "{name: web, port: 80, targetPort: 8080}")
 	waitConflict(h, "web")
 	wantUntouched()
 	wantNoneOfOurs(h, "web")

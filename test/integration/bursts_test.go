@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/external-backend/operator/devcluster"
 	"github.com/external-backend/operator/test/harness"
 )
@@ -21,13 +19,13 @@ func TestEventsSummedUp(t *testing.T) {
 	h := parallel(t)
 	const sick, told = 19, 10
 	f := newFarm(h, sick+1)
-	apply(h, "web", spec(f.targets(), "", ""))
-	h.WaitStates("web", all(harness.Healthy, f.places...))
+	h.ApplyBackend("web", spec(f.targets(), "", ""))
+	h.WaitStates("web", harness.All(harness.Healthy, f.places...))
 	h.WaitReady("web")
 	for _, s := range f.servers[:sick] {
 		s.SetSick(true)
 	}
-	h.WaitStates("web", union(all(harness.Unhealthy, f.places[:sick]...), all(harness.Healthy, f.places[sick])))
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, f.places[:sick]...), harness.All(harness.Healthy, f.places[sick])))
 	h.Within(time.Minute+harness.Patience, "an event that sums up", func() error {
 		events := h.Events("web")
 		sum := slices.IndexFunc(events, func(e string) bool { return strings.HasPrefix(e, "MoreEvents: ") })
@@ -61,24 +59,24 @@ func TestAPIServerFrozen(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager("--leader-elect")
 	f := newHosts(h, 4)
-	apply(h, "web", spec(f.targets(), "", ""))
-	h.WaitStates("web", all(harness.Healthy, f.places...))
+	h.ApplyBackend("web", spec(f.targets(), "", ""))
+	h.WaitStates("web", harness.All(harness.Healthy, f.places...))
 	waitRest(h)
 
 	writes, seen := h.CountWrites(), record(h, "web")
 	frozen(h, freeze, func() {
 		f.servers[0].SetSick(true) // its write is on its way all the while
-		probed(h, f.servers[0])
+		h.WaitChecked(f.servers[0])
 		f.servers[1].Stop()
 		f.servers[2].SetSick(true)
-		probed(h, f.servers[2], f.servers[3])
+		h.WaitChecked(f.servers[2], f.servers[3])
 		f.servers[2].SetSick(false)
-		probed(h, f.servers[2], f.servers[3])
+		h.WaitChecked(f.servers[2], f.servers[3])
 	})
-	h.WaitStates("web", union(all(harness.Unhealthy, f.at(0), f.at(1)), all(harness.Healthy, f.at(2), f.at(3))))
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, f.at(0), f.at(1)), harness.All(harness.Healthy, f.at(2), f.at(3))))
 	waitTarget(h, "web", "b", "Unhealthy", "ConnectionRefused")
 	waitRest(h)
-	h.WaitStates("web", union(all(harness.Unhealthy, f.at(0), f.at(1)), all(harness.Healthy, f.at(2), f.at(3))))
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, f.at(0), f.at(1)), harness.All(harness.Healthy, f.at(2), f.at(3))))
 	// Of the first that died its write was on its way, and the second followed; the third was well
 	// again.
 	written := writes.Of("endpointslices")
@@ -111,11 +109,8 @@ func TestAPIServerFrozen(t *testing.T) {
 	m.Kill() // no more than to see that it had no data race
 	h.StartManager("--leader-elect")
 	h.Within(time.Minute+harness.Patience, "what changed to be published", func() error {
-		want := union(all(harness.Unhealthy, f.at(1), f.at(3)), all(harness.Healthy, f.at(0), f.at(2)))
-		if diff := gocmp.Diff(want, h.States("web"), gocmp.Comparer(samePlace)); diff != "" {
-			return errors.New("-want +got:\n" + diff)
-		}
-		return nil
+		want := harness.Union(harness.All(harness.Unhealthy, f.at(1), f.at(3)), harness.All(harness.Healthy, f.at(0), f.at(2)))
+		return h.CompareStates("web", want)
 	})
 }
 

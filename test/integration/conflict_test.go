@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 
@@ -96,7 +95,7 @@ func TestForeignService(t *testing.T) {
 			h := h.Sub(t)
 			h.Apply(tc.document, tc.name)
 			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name))
-			apply(h, tc.name, onePort)
+			h.ApplyBackend(tc.name, onePort)
 			waitConflict(h, tc.name)
 			waitMessage(h, tc.name, "Programmed", fmt.Sprintf("%q", tc.name))
 			wantUntouched()
@@ -121,12 +120,12 @@ func TestForeignServiceSurvives(t *testing.T) {
 	h.Apply(sliceByHand, "web", "192.0.2.1")
 	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"),
 		named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
-	apply(h, "web", onePort)
+	h.ApplyBackend("web", onePort)
 	waitConflict(h, "web")
 	remove(h, h.Backend("web"))
 	waitGone(h, &v1alpha1.ExternalBackend{}, "web")
 	// Whoever comes next is reconciled after that deletion.
-	apply(h, "next", onePort)
+	h.ApplyBackend("next", onePort)
 	h.WaitReady("next")
 	wantUntouched()
 }
@@ -146,7 +145,7 @@ func TestBehindTheName(t *testing.T) {
 			h := h.Sub(t)
 			h.Apply(tc.document, tc.name, "192.0.2.1")
 			wantUntouched := untouched(h, tc.object)
-			apply(h, tc.name, onePort)
+			h.ApplyBackend(tc.name, onePort)
 			waitConflict(h, tc.name)
 			waitMessage(h, tc.name, "Programmed", tc.object.GetName())
 			wantUntouched()
@@ -173,16 +172,16 @@ func TestBehindOurs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			apply(h, tc.name, "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), httpCheck)
-			h.WaitStates(tc.name, all(harness.Healthy, f.at(0)))
+			h.ApplyBackend(tc.name, "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), harness.HTTPCheck)
+			h.WaitStates(tc.name, harness.All(harness.Healthy, f.at(0)))
 			service := h.Service(tc.name)
 			h.Apply(tc.document, tc.name, "192.0.2.1")
 			wantUntouched := untouched(h, tc.object)
 			waitConflict(h, tc.name)
 			f.servers[0].SetSick(true)
-			h.WaitStates(tc.name, all(harness.Unhealthy, f.at(0)))
+			h.WaitStates(tc.name, harness.All(harness.Unhealthy, f.at(0)))
 			f.servers[0].SetSick(false)
-			h.WaitStates(tc.name, all(harness.Healthy, f.at(0)))
+			h.WaitStates(tc.name, harness.All(harness.Healthy, f.at(0)))
 			wantUntouched()
 			if now := h.Service(tc.name); now.UID != service.UID {
 				t.Error("the Service is another one")
@@ -198,10 +197,10 @@ func TestBehindOurs(t *testing.T) {
 // is gone.
 func TestTwoWantOne(t *testing.T) {
 	h := parallel(t)
-	apply(h, "first", "service: {name: web}"+onePort)
+	h.ApplyBackend("first", "service: {name: web}"+onePort)
 	h.WaitReady("first")
 	service := h.Service("web")
-	apply(h, "second",
+	h.ApplyBackend("second",
 		"service: {name: web, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.2}]")
 	waitConflict(h, "second")
 	waitMessage(h, "second", "Programmed", `ExternalBackend "first"`)
@@ -213,7 +212,7 @@ func TestTwoWantOne(t *testing.T) {
 
 	remove(h, h.Backend("first"))
 	h.WaitReady("second")
-	h.WaitStates("web", all(harness.Healthy, at("198.51.100.2:8080")))
+	h.WaitStates("web", harness.All(harness.Healthy, at("198.51.100.2:8080")))
 	if !metav1.IsControlledBy(h.Service("web"), h.Backend("second")) {
 		t.Error("the Service is not the second one's")
 	}
@@ -230,7 +229,7 @@ func TestKubernetesService(t *testing.T) {
 		"by-name":  "service: {name: kubernetes}\nports: [{name: https, port: 443}]\ntargets: [{name: a, address: 198.51.100.1}]",
 		"adopting": "service: {name: kubernetes, adoptionPolicy: IfSelectorless}\nports: [{name: https, port: 443}]\ntargets: [{name: a, address: 198.51.100.1}]",
 	} {
-		apply(h, name, spec)
+		h.ApplyBackend(name, spec)
 		t.Cleanup(func() {
 			if err := h.Client.Delete(context.Background(), named(h, &v1alpha1.ExternalBackend{}, name)); err != nil {
 				t.Error(err)
@@ -249,10 +248,10 @@ func TestProtectedServices(t *testing.T) {
 	h.StartManager("--protected-services=" + h.Namespace + "/web," + h.Namespace + "/vpn")
 	h.Apply(serviceByHand, "web")
 	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"))
-	apply(h, "by-ref", "serviceRef: {name: web}"+onePort)
-	apply(h, "adopting", "service: {name: web, adoptionPolicy: IfSelectorless}"+onePort)
-	apply(h, "creating", "service: {name: vpn}"+onePort)
-	apply(h, "other", onePort)
+	h.ApplyBackend("by-ref", "serviceRef: {name: web}"+onePort)
+	h.ApplyBackend("adopting", "service: {name: web, adoptionPolicy: IfSelectorless}"+onePort)
+	h.ApplyBackend("creating", "service: {name: vpn}"+onePort)
+	h.ApplyBackend("other", onePort)
 	for _, name := range []string{"by-ref", "adopting", "creating"} {
 		waitConflict(h, name)
 		waitMessage(h, name, "Programmed", "protected")
@@ -268,16 +267,5 @@ func TestProtectedServices(t *testing.T) {
 // waitOnlyOurs waits until every slice behind the Service is the operator's, and there is one.
 func waitOnlyOurs(h *harness.Test, service string) {
 	h.T.Helper()
-	h.Eventually("only our slices behind "+service, func() error {
-		all := h.Slices(service)
-		for _, s := range all {
-			if by := s.Labels[discoveryv1.LabelManagedBy]; by != v1alpha1.ManagedBy {
-				return fmt.Errorf("slice %s is managed by %q", s.Name, by)
-			}
-		}
-		if len(all) == 0 {
-			return errors.New("there is no slice")
-		}
-		return nil
-	})
+	h.Eventually("only our slices behind "+service, func() error { return h.OnlyOurs(service) })
 }

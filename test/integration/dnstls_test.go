@@ -67,7 +67,7 @@ func tlsBlock(t *testing.T, port int, pair pki.KeyPair) string {
 // says.
 func byDNS(h *harness.Test, name, dns string) {
 	h.T.Helper()
-	apply(h, name, `
+	h.ApplyBackend(name, `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80, targetPort: 8080}]
 targets: [{name: db, hostname: %s.example.com}]
@@ -116,7 +116,7 @@ func transports(h *harness.Test, s *devcluster.Nameserver, name string) map[stri
 // status says why, and what helps takes effect at once.
 func TestDNSOverTLS(t *testing.T) {
 	h := parallel(t)
-	readReferences(h)
+	h.AllowReferences()
 	m := h.Machine("dns")
 	ca, other := newAuthority(t), newAuthority(t)
 	names := []string{"dns.example.com", m.V4.String()}
@@ -182,7 +182,7 @@ func TestDNSOverTLS(t *testing.T) {
 // TestDNSCertificateReplaced: a nameserver whose certificate is no longer good takes nothing away.
 func TestDNSCertificateReplaced(t *testing.T) {
 	h := parallel(t)
-	readReferences(h)
+	h.AllowReferences()
 	m := h.Machine("dns")
 	ca := newAuthority(t)
 	start := func(until time.Time) *devcluster.Nameserver {

@@ -36,7 +36,7 @@ func serveGRPC(h *harness.Test, at netip.AddrPort, listen func(network, address 
 // TestGRPC asks a real gRPC server for the health of its services.
 func TestGRPC(t *testing.T) {
 	h := parallel(t)
-	readReferences(h)
+	h.AllowReferences()
 	m := h.Machine("grpc")
 	ca := newAuthority(t)
 	certificate, err := issue(t, ca, time.Now().Add(time.Hour), "grpc.example.com").TLS()
@@ -60,18 +60,18 @@ func TestGRPC(t *testing.T) {
 
 	check := func(name string, at netip.AddrPort, grpc string) {
 		t.Helper()
-		apply(h, name,
+		h.ApplyBackend(name,
 			"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: grpc, port: 80, targetPort: %d}]\ntargets: [{name: a, address: %s}]\nhealthCheck: {%s, %s}",
-			at.Port(), at.Addr(), grpc, pace)
+			at.Port(), at.Addr(), grpc, harness.FastPace)
 	}
 	well := func(name string, at netip.AddrPort) {
 		t.Helper()
-		h.WaitStates(name, all(harness.Healthy, at))
+		h.WaitStates(name, harness.All(harness.Healthy, at))
 		waitTarget(h, name, "a", "Healthy", "")
 	}
 	ill := func(name string, at netip.AddrPort, reason string) {
 		t.Helper()
-		h.WaitStates(name, all(harness.Unhealthy, at))
+		h.WaitStates(name, harness.All(harness.Unhealthy, at))
 		waitTarget(h, name, "a", "Unhealthy", reason)
 	}
 	const trusted = ", tls: {serverName: grpc.example.com, caCertificateRefs: [{kind: ConfigMap, name: ca}]}"
@@ -89,7 +89,7 @@ func TestGRPC(t *testing.T) {
 	ill("billing", plain, "GRPCNotServing")
 	ill("nobody", plain, "GRPCNotServing")
 	ill("unverified", secure, "TLSUnknownAuthority")
-	h.WaitStates("in-the-clear", all(harness.Unhealthy, secure))
+	h.WaitStates("in-the-clear", harness.All(harness.Unhealthy, secure))
 	ill("unimplemented", other, "UnexpectedStatus")
 
 	services.SetServingStatus("orders", grpc_health_v1.HealthCheckResponse_NOT_SERVING)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"testing"
 	"time"
@@ -25,7 +24,7 @@ func spec(targets, check, more string) string {
 	return fmt.Sprintf(
 		web,
 		"",
-	) + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + pace + check + "}\n" + more
+	) + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + harness.FastPace + check + "}\n" + more
 }
 
 // waitActive waits until status tells that tier, or with -1 that none is active.
@@ -49,7 +48,7 @@ func TestConditions(t *testing.T) {
 	f := newFarm(h, 6)
 	f.servers[1].SetSick(true)
 	f.servers[4].SetSick(true)
-	apply(h, "web", spec(
+	h.ApplyBackend("web", spec(
 		f.target(0, "")+ // healthy, active tier
 			f.target(1, "")+ // unhealthy
 			f.target(2, ", tier: 1")+ // healthy standby
@@ -86,13 +85,13 @@ func TestConditions(t *testing.T) {
 func TestDisabledLeavesAtOnce(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
-	apply(h, "web", spec(f.targets(), "", "drainSeconds: 600"))
-	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1)))
-	apply(h, "web", spec(f.target(0, "")+f.target(1, ", adminState: Disabled"), "", "drainSeconds: 600"))
-	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	h.ApplyBackend("web", spec(f.targets(), "", "drainSeconds: 600"))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1)))
+	h.ApplyBackend("web", spec(f.target(0, "")+f.target(1, ", adminState: Disabled"), "", "drainSeconds: 600"))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
 	waitTarget(h, "web", "b", "Disabled", "")
-	apply(h, "web", spec(f.targets(), "", "drainSeconds: 600"))
-	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1)))
+	h.ApplyBackend("web", spec(f.targets(), "", "drainSeconds: 600"))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1)))
 }
 
 // TestDrainSeconds: an address that left spec stays as terminating, with its health, and then goes;
@@ -100,23 +99,23 @@ func TestDisabledLeavesAtOnce(t *testing.T) {
 func TestDrainSeconds(t *testing.T) {
 	h := parallel(t)
 	f := newHosts(h, 3)
-	apply(h, "web", spec(f.targets(), "", "drainSeconds: 6"))
-	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1), f.at(2)))
+	h.ApplyBackend("web", spec(f.targets(), "", "drainSeconds: 6"))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1), f.at(2)))
 
-	apply(h, "web", spec(f.target(0, ""), "", "drainSeconds: 6"))
+	h.ApplyBackend("web", spec(f.target(0, ""), "", "drainSeconds: 6"))
 	left := time.Now()
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Draining, f.at(2): harness.Draining})
 	f.servers[1].SetSick(true)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): "terminating", f.at(2): harness.Draining})
-	apply(h, "web", spec(f.target(0, "")+f.target(2, ""), "", "drainSeconds: 6"))
+	h.ApplyBackend("web", spec(f.target(0, "")+f.target(2, ""), "", "drainSeconds: 6"))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): "terminating", f.at(2): harness.Healthy})
-	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(2)))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(2)))
 	if after := time.Since(left); after < 5*time.Second { // whole seconds are kept
 		t.Errorf("the address was gone after %v", after)
 	}
 	// Removed with nothing to drain for.
-	apply(h, "web", spec(f.target(0, ""), "", ""))
-	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	h.ApplyBackend("web", spec(f.target(0, ""), "", ""))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
 }
 
 // TestTiers: a standby takes over when the first tier does not qualify, gives back after a delay,
@@ -126,18 +125,18 @@ func TestTiers(t *testing.T) {
 	f := newFarm(h, 5)
 	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", tier: 1") + f.target(4,
 		", tier: 7")
-	apply(h, "web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
-	ready := func(tier string, at ...netip.AddrPort) harness.States { return all(tier, at...) }
+	h.ApplyBackend("web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
+	ready := func(tier string, at ...netip.AddrPort) harness.States { return harness.All(tier, at...) }
 	first, second, third := []netip.AddrPort{f.at(0), f.at(1)}, []netip.AddrPort{f.at(2), f.at(3)}, f.at(4)
 	h.WaitStates("web",
-		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+		harness.Union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
 	waitActive(h, "web", 0)
 
 	// Half of it is not enough: the healthy one becomes a standby.
 	f.servers[0].SetSick(true)
 	h.WaitStates(
 		"web",
-		union(harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby}, ready(harness.Healthy, second...),
+		harness.Union(harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby}, ready(harness.Healthy, second...),
 			ready(harness.Standby, third)),
 	)
 	waitActive(h, "web", 1)
@@ -157,17 +156,8 @@ func TestTiers(t *testing.T) {
 		f.servers[i].SetSick(false)
 	}
 	h.WaitStates("web",
-		union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+		harness.Union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
 	waitActive(h, "web", 0)
-}
-
-// union is all states.
-func union(states ...harness.States) harness.States {
-	sum := harness.States{}
-	for _, s := range states {
-		maps.Copy(sum, s)
-	}
-	return sum
 }
 
 // TestManualFailback: with failback Manual only a dead active tier or a pin moves it, whatever its
@@ -177,24 +167,24 @@ func TestManualFailback(t *testing.T) {
 	f := newFarm(h, 2)
 	targets := f.target(0, "") + f.target(1, ", tier: 1")
 	const manual = "failover: {failback: Manual, failbackDelaySeconds: 0%s}"
-	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, "")))
+	h.ApplyBackend("web", spec(targets, "", fmt.Sprintf(manual, "")))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
 	f.servers[0].SetSick(true)
 	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy})
 	f.servers[0].SetSick(false)
 	h.WaitStates("web", harness.States{f.at(0): harness.Standby, f.at(1): harness.Healthy})
-	probed(h, f.servers...)
+	h.WaitChecked(f.servers...)
 	h.WaitStates("web", harness.States{f.at(0): harness.Standby, f.at(1): harness.Healthy})
 	waitActive(h, "web", 1)
 
-	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, ", pinnedTier: 0")))
+	h.ApplyBackend("web", spec(targets, "", fmt.Sprintf(manual, ", pinnedTier: 0")))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
 	waitActive(h, "web", 0)
 	f.servers[0].SetSick(true) // a pin holds, whatever the tier's health
 	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby})
 	waitActive(h, "web", 0)
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
-	apply(h, "web", spec(targets, "", fmt.Sprintf(manual, "")))
+	h.ApplyBackend("web", spec(targets, "", fmt.Sprintf(manual, "")))
 	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy})
 	waitActive(h, "web", 1)
 }
@@ -204,9 +194,7 @@ func TestManualFailback(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 4)
-	apply(
-		h,
-		"web",
+	h.ApplyBackend("web",
 		spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "",
 			"failover: {failbackDelaySeconds: 0, minHealthyPercent: 60, whenNoTierQualifies: AllEndpoints}"),
 	)
@@ -238,10 +226,10 @@ func TestInitialState(t *testing.T) {
 	// The first verdict is half a minute away.
 	const slow = "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: a, address: %s}]\n" +
 		"healthCheck: {tcpSocket: {}, periodSeconds: 60, timeoutSeconds: 30, failureThreshold: 3, initialState: %s}"
-	apply(h, "ready", slow, m.V4, "Ready")
-	apply(h, "not-ready", slow, m.V4, "NotReady")
-	h.WaitStates("ready", all(harness.Healthy, m.At4(80)))
-	h.WaitStates("not-ready", all(harness.Unhealthy, m.At4(80)))
+	h.ApplyBackend("ready", slow, m.V4, "Ready")
+	h.ApplyBackend("not-ready", slow, m.V4, "NotReady")
+	h.WaitStates("ready", harness.All(harness.Healthy, m.At4(80)))
+	h.WaitStates("not-ready", harness.All(harness.Unhealthy, m.At4(80)))
 	for _, name := range []string{"ready", "not-ready"} {
 		waitTarget(h, name, "a", "Unknown", "")
 		h.WaitCondition(name, "Healthy", metav1.ConditionUnknown, "Pending")
@@ -257,15 +245,15 @@ func TestCheckComesAndGoes(t *testing.T) {
 	f := newFarm(h, 2)
 	f.servers[1].SetSick(true)
 	unchecked := fmt.Sprintf(web, "") + "targets:\n" + f.targets()
-	apply(h, "web", unchecked)
-	healthy := all(harness.Healthy, f.at(0), f.at(1))
+	h.ApplyBackend("web", unchecked)
+	healthy := harness.All(harness.Healthy, f.at(0), f.at(1))
 	h.WaitStates("web", healthy)
 	waitTarget(h, "web", "a", "Unprobed", "")
 	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
 	h.WaitReady("web")
 
 	record := record(h, "web")
-	apply(h, "web", spec(f.targets(), "", ""))
+	h.ApplyBackend("web", spec(f.targets(), "", ""))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
 	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
 	for _, state := range record.order() { // the ports tell a and b apart, but only b turned
@@ -277,7 +265,7 @@ func TestCheckComesAndGoes(t *testing.T) {
 		}
 	}
 
-	apply(h, "web", unchecked)
+	h.ApplyBackend("web", unchecked)
 	h.WaitStates("web", healthy)
 	waitTarget(h, "web", "b", "Unprobed", "")
 }
@@ -289,7 +277,7 @@ func TestObserve(t *testing.T) {
 	f := newFarm(h, 3)
 	f.servers[1].SetSick(true)
 	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1")
-	apply(h, "web", spec(targets, ", mode: Observe", ""))
+	h.ApplyBackend("web", spec(targets, ", mode: Observe", ""))
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby})
 	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
@@ -299,7 +287,7 @@ func TestObserve(t *testing.T) {
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby})
 
-	apply(h, "web", spec(targets, "", ""))
+	h.ApplyBackend("web", spec(targets, "", ""))
 	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy})
 }
 
@@ -309,11 +297,11 @@ func TestPublishNotReady(t *testing.T) {
 	f := newFarm(h, 4)
 	f.servers[1].SetSick(true)
 	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", adminState: Draining")
-	checked := "targets:\n" + targets + "healthCheck: " + httpCheck
-	apply(h, "web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
+	checked := "targets:\n" + targets + "healthCheck: " + harness.HTTPCheck
+	h.ApplyBackend("web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.NotReadyToo,
 		f.at(2): harness.NotReadyToo, f.at(3): "ready,serving,terminating"})
-	apply(h, "web", fmt.Sprintf(web, "")+checked)
+	h.ApplyBackend("web", fmt.Sprintf(web, "")+checked)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby,
 		f.at(3): harness.Draining})
 }
@@ -331,16 +319,14 @@ func TestDuplicates(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			apply(
-				h,
-				tc.name,
+			h.ApplyBackend(tc.name,
 				"ports: [{name: web, port: 80, targetPort: 8080}]\ntargets:"+fmt.Sprintf(target, "one", tc.first)+fmt.Sprintf(
 					target,
 					"two",
 					tc.second,
 				),
 			)
-			h.WaitStates(tc.name, all(tc.state, at("198.51.100.1:8080")))
+			h.WaitStates(tc.name, harness.All(tc.state, at("198.51.100.1:8080")))
 			h.Eventually("the loser to be told", func() error {
 				for _, s := range h.Backend(tc.name).Status.Targets {
 					if (s.Reason == "DuplicateAddress") != (s.Name == tc.loser) {
@@ -352,11 +338,11 @@ func TestDuplicates(t *testing.T) {
 		})
 	}
 	// With ports that all differ it is another endpoint.
-	apply(h, "differ",
+	h.ApplyBackend("differ",
 		"ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
-	h.WaitStates("differ", all(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.1:81")))
+	h.WaitStates("differ", harness.All(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.1:81")))
 	// With one in common it is not.
-	apply(h, "partly",
+	h.ApplyBackend("partly",
 		"ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
 	h.WaitReady("partly")
 	waitTarget(h, "partly", "two", "Unprobed", "DuplicateAddress")

@@ -22,7 +22,7 @@ import (
 func TestInvalidSpec(t *testing.T) {
 	h := parallel(t)
 	const spec = "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.%d, ports: [{name: %s, targetPort: 8080}]}]\n%s"
-	apply(h, "web", spec, 1, "web", "")
+	h.ApplyBackend("web", spec, 1, "web", "")
 	h.WaitReady("web")
 	before := take(h, "web", true)
 	for _, tc := range []struct{ name, port, more, field string }{
@@ -31,39 +31,26 @@ func TestInvalidSpec(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			apply(h, "web", spec, 2, tc.port, tc.more)
+			h.ApplyBackend("web", spec, 2, tc.port, tc.more)
 			h.WaitCondition("web", "Accepted", metav1.ConditionFalse, "InvalidSpec")
 			h.WaitCondition("web", "Ready", metav1.ConditionFalse, "InvalidSpec")
 			wantStalled(h, "web", "InvalidSpec")
 			waitMessage(h, "web", "Accepted", tc.field)
 			h.WaitEvent("web", "InvalidSpec")
 			waitPicture(h, "web", before, true)
-			apply(h, "web", spec, 1, "web", "")
+			h.ApplyBackend("web", spec, 1, "web", "")
 			h.WaitReady("web")
 			wantStalled(h, "web", "")
 			waitPicture(h, "web", before, true)
 		})
 	}
 	// Nothing of it was published before.
-	apply(h, "new", spec, 1, "other", "")
+	h.ApplyBackend("new", spec, 1, "other", "")
 	h.WaitCondition("new", "Ready", metav1.ConditionFalse, "InvalidSpec")
 	wantStalled(h, "new", "InvalidSpec")
 	if n := len(h.Slices("new")); n > 0 {
 		t.Errorf("%d slices are published", n)
 	}
-}
-
-// readReferences lets the manager read Secrets and ConfigMaps in the test's namespace, as an admin
-// does.
-func readReferences(h *harness.Test) {
-	h.T.Helper()
-	h.Apply(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: external-backend-reference-reader}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external-backend-reference-reader}
-subjects: [{kind: ServiceAccount, name: external-backend-controller-manager, namespace: %s}]
-`, lab.SystemNamespace)
 }
 
 // TestRefNotFound: a Secret or ConfigMap that is missing, or may not be read, stops the probes that
@@ -74,24 +61,24 @@ func TestRefNotFound(t *testing.T) {
 	https := func(tls string) string {
 		return "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n" + f.targets() + tls
 	}
-	apply(h, "web", https(""))
-	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	h.ApplyBackend("web", https(""))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
 
-	const checked = "healthCheck: {httpGet: {scheme: HTTPS}, tls: %s, " + pace + "}"
+	const checked = "healthCheck: {httpGet: {scheme: HTTPS}, tls: %s, " + harness.FastPace + "}"
 	refused := func(reason, tls string, words ...string) {
 		t.Helper()
-		apply(h, "web", https(fmt.Sprintf(checked, tls)))
+		h.ApplyBackend("web", https(fmt.Sprintf(checked, tls)))
 		h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, reason)
 		waitMessage(h, "web", "ResolvedRefs", words...)
 		h.WaitReady("web") // traffic goes on
 		wantStalled(h, "web", "")
-		h.WaitStates("web", all(harness.Healthy, f.at(0)))
+		h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
 	}
 	// The right is missing: the message says which binding helps.
 	refused("RefNotPermitted", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}",
 		"spec.healthCheck.tls.caCertificateRefs[0]", "ca", "external-backend-reference-reader")
 	h.WaitEvent("web", "RefNotPermitted")
-	readReferences(h)
+	h.AllowReferences()
 	refused("RefNotFound", "{caCertificateRefs: [{kind: ConfigMap, name: other}]}",
 		"spec.healthCheck.tls.caCertificateRefs[0]", `ConfigMap "other" does not exist`)
 	refused("RefNotFound", "{caCertificateRefs: [{kind: Secret, name: ca}]}",
@@ -120,16 +107,14 @@ func TestRefNotFound(t *testing.T) {
 		Type:       corev1.SecretTypeTLS,
 		Data:       map[string][]byte{"tls.crt": ca.Cert, "tls.key": ca.Key},
 	})
-	apply(
-		h,
-		"web",
+	h.ApplyBackend("web",
 		https(
 			fmt.Sprintf(checked,
 				"{caCertificateRefs: [{kind: ConfigMap, name: ca, key: good}], clientCertificateRef: {name: client}}"),
 		),
 	)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs")
-	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
 	wantStalled(h, "web", "")
 }
@@ -138,10 +123,10 @@ func TestRefNotFound(t *testing.T) {
 func TestRefAppears(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
-	readReferences(h)
-	apply(h, "web",
+	h.AllowReferences()
+	h.ApplyBackend("web",
 		"ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}, %s}",
-		f.targets(), pace)
+		f.targets(), harness.FastPace)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
 	h.ApplyObject(&corev1.ConfigMap{
@@ -161,7 +146,7 @@ func TestRefAppears(t *testing.T) {
 // of spec.dns, more of the spec.
 func byName(h *harness.Test, ns *nameserver, backend, dns, more string) {
 	h.T.Helper()
-	apply(h, backend, `
+	h.ApplyBackend(backend, `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80, targetPort: 8080}]
 targets: [{name: db, hostname: db.example.com}]
@@ -191,7 +176,7 @@ func TestNamesFail(t *testing.T) {
 			ns := newNameserver(h)
 			ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
 			byName(h, ns, tc.name, "", "")
-			h.WaitStates(tc.name, all(harness.Healthy, a, b))
+			h.WaitStates(tc.name, harness.All(harness.Healthy, a, b))
 			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 			before := take(h, tc.name, true)
 
@@ -213,7 +198,7 @@ func TestNamesFail(t *testing.T) {
 				}
 			}
 			ns.set("db.example.com", good("198.51.100.2"))
-			h.WaitStates(tc.name, all(harness.Healthy, b))
+			h.WaitStates(tc.name, harness.All(harness.Healthy, b))
 			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 		})
 	}
@@ -239,7 +224,7 @@ func TestNamesEnd(t *testing.T) {
 			h.WaitStates(tc.name, oneEndpoint)
 			asked := time.Now()
 			ns.set("db.example.com", tc.reply)
-			h.WaitStates(tc.name, all(harness.Draining, at("198.51.100.1:8080")))
+			h.WaitStates(tc.name, harness.All(harness.Draining, at("198.51.100.1:8080")))
 			if after := time.Since(asked); tc.name == "nxdomain" && after < 25*time.Second {
 				t.Errorf("the addresses of a name that is gone left after %v", after)
 			}
@@ -302,7 +287,7 @@ func TestPoisonedAnswer(t *testing.T) {
 				}
 			}
 			ns.set("db.example.com", good("198.51.100.2", poison))
-			h.WaitStates(name, all(harness.Healthy, at("198.51.100.2:8080")))
+			h.WaitStates(name, harness.All(harness.Healthy, at("198.51.100.2:8080")))
 			ns.set("db.example.com", good("198.51.100.1"))
 			h.WaitStates(name, oneEndpoint)
 			h.WaitCondition(name, "Permitted", metav1.ConditionTrue, "Permitted")
@@ -324,7 +309,7 @@ func TestServiceRecords(t *testing.T) {
 		},
 		dns.SRV{Priority: 20, Port: 9090, Target: "two.example.com."},
 	))
-	apply(h, "web", `
+	h.ApplyBackend("web", `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80}, {name: more, port: 90, targetPort: 91}]
 targets: [{name: pool, srvName: _web._tcp.example.com, tier: 3}]
@@ -373,17 +358,17 @@ targets: [{name: a, address: 198.51.100.1}, {name: b, address: 192.0.2.1}]
 drainSeconds: 600
 `
 	a, b := at("198.51.100.1:80"), at("192.0.2.1:80")
-	apply(h, "web", spec)
-	h.WaitStates("web", all(harness.Healthy, a, b))
+	h.ApplyBackend("web", spec)
+	h.WaitStates("web", harness.All(harness.Healthy, a, b))
 	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "Permitted")
 
 	policy(h, "audit", "mode: Audit, allow: [{cidrs: [198.51.100.0/24]}]")
 	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "WouldDeny")
 	waitMessage(h, "web", "Permitted", `"b"`)
-	h.WaitStates("web", all(harness.Healthy, a, b))
+	h.WaitStates("web", harness.All(harness.Healthy, a, b))
 
 	policy(h, "narrow", "allow: [{cidrs: [198.51.100.0/24]}]")
-	h.WaitStates("web", all(harness.Healthy, a))
+	h.WaitStates("web", harness.All(harness.Healthy, a))
 	h.WaitCondition("web", "Permitted", metav1.ConditionFalse, "TargetDenied")
 	waitMessage(h, "web", "Permitted", `"b"`)
 	waitTarget(h, "web", "b", "Denied", "TargetDenied")
@@ -397,10 +382,10 @@ drainSeconds: 600
 
 	// Rules add up.
 	policy(h, "more", "allow: [{cidrs: [192.0.2.0/24], ports: [{protocol: TCP, port: 79, endPort: 81}]}]")
-	h.WaitStates("web", all(harness.Healthy, a, b))
+	h.WaitStates("web", harness.All(harness.Healthy, a, b))
 	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "")
 	policy(h, "more", "allow: [{cidrs: [192.0.2.0/24], ports: [{protocol: TCP, port: 443}]}]")
-	h.WaitStates("web", all(harness.Healthy, a))
+	h.WaitStates("web", harness.All(harness.Healthy, a))
 	policy(h, "narrow", "allow: [{cidrs: [203.0.113.0/24]}]")
 	h.WaitStates("web", harness.States{})
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "TargetDenied")
@@ -408,7 +393,7 @@ drainSeconds: 600
 	for _, name := range []string{"narrow", "more"} {
 		remove(h, &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + h.Namespace}})
 	}
-	h.WaitStates("web", all(harness.Healthy, a, b))
+	h.WaitStates("web", harness.All(harness.Healthy, a, b))
 	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "WouldDeny")
 }
 
@@ -421,7 +406,7 @@ func TestPolicyByLabel(t *testing.T) {
 	)
 	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
 	t.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) })
-	apply(h, "web", onePort)
+	h.ApplyBackend("web", onePort)
 	h.WaitStates("web", oneEndpoint)
 	label := func(value string) {
 		t.Helper()
@@ -442,13 +427,13 @@ func TestPolicyOnNames(t *testing.T) {
 	ns := newNameserver(h)
 	ns.set("db.example.com", good(f.V4.String(), "198.51.100.1"))
 	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"]}], allowNameservers: ["%s"]`, ns.V4))
-	apply(h, "web", `
+	h.ApplyBackend("web", `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80, targetPort: 8001}]
 targets: [{name: db, hostname: db.example.com}, {name: other, address: 198.51.100.9}]
 dns: {nameservers: ["%s"], minTTLSeconds: 1}
 healthCheck: %s
-`, ns.V4, httpCheck)
+`, ns.V4, harness.HTTPCheck)
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
 	waitTarget(h, "web", "other", "Denied", "TargetDenied")
 	policy(
@@ -456,7 +441,7 @@ healthCheck: %s
 		"names",
 		fmt.Sprintf(`allow: [{hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`, ns.V4),
 	)
-	h.WaitStates("web", all(harness.Unhealthy, at("198.51.100.1:8001")))
+	h.WaitStates("web", harness.All(harness.Unhealthy, at("198.51.100.1:8001")))
 	checks := f.servers[0].Checks()
 	other := newFarm(h.Sub(t), 1) // whose checks tell that time has passed
 	policy(
@@ -468,8 +453,8 @@ healthCheck: %s
 			ns.V4,
 		),
 	)
-	apply(h, "tick", spec(other.targets(), "", ""))
-	probed(h, other.servers...)
+	h.ApplyBackend("tick", spec(other.targets(), "", ""))
+	h.WaitChecked(other.servers...)
 	if n := f.servers[0].Checks() - checks; n > 1 { // one may have been on its way
 		t.Errorf("a refused address was probed %d times", n)
 	}
@@ -481,7 +466,7 @@ healthCheck: %s
 	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ServingStale")
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
 	asked := ns.queries()
-	probed(h, f.servers...)
+	h.WaitChecked(f.servers...)
 	if n := ns.queries() - asked; n > 0 {
 		t.Errorf("a refused nameserver was asked %d times", n)
 	}
@@ -491,10 +476,10 @@ healthCheck: %s
 func TestProbePortDenied(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 1)
-	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}",
-		strings.ReplaceAll(f.targets(), "8001", "9000"), lab.HealthPath, pace)
+	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}",
+		strings.ReplaceAll(f.targets(), "8001", "9000"), lab.HealthPath, harness.FastPace)
 	place := f.At4(9000)
-	h.WaitStates("web", all(harness.Healthy, place))
+	h.WaitStates("web", harness.All(harness.Healthy, place))
 	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}]}]", f.V4))
 	h.WaitStates("web", harness.States{})
 	waitTarget(h, "web", "a", "Denied", "TargetDenied")
@@ -503,7 +488,7 @@ func TestProbePortDenied(t *testing.T) {
 		"ports",
 		fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}, {protocol: TCP, port: 8001}]}]", f.V4),
 	)
-	h.WaitStates("web", all(harness.Healthy, place))
+	h.WaitStates("web", harness.All(harness.Healthy, place))
 }
 
 // TestPolicyOnAliases: names that are published as such are allowed by rules without cidrs alone,
@@ -512,13 +497,13 @@ func TestPolicyOnAliases(t *testing.T) {
 	h := parallel(t)
 	alias := func(name, hostname string) {
 		t.Helper()
-		apply(h, name,
+		h.ApplyBackend(name,
 			"service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]",
 			hostname)
 	}
 	through := func(name, hostname string) {
 		t.Helper()
-		apply(h, name,
+		h.ApplyBackend(name,
 			"service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: %s}]\ndns: {resolution: Passthrough}",
 			hostname)
 	}
@@ -559,7 +544,7 @@ func TestPolicyOnAliases(t *testing.T) {
 func TestDefaultDeny(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
-	apply(h, "web", onePort)
+	h.ApplyBackend("web", onePort)
 	h.WaitStates("web", oneEndpoint)
 	m.Stop()
 
@@ -568,12 +553,12 @@ func TestDefaultDeny(t *testing.T) {
 	waitTarget(h, "web", "a", "Denied", "TargetDenied")
 	policy(h, "allow", "allow: [{anyTarget: {}}]")
 	h.WaitStates("web", oneEndpoint)
-	apply(h, "guarded",
+	h.ApplyBackend("guarded",
 		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 192.0.2.1}, {name: b, address: 10.96.0.1}, {name: c, address: 203.0.113.2}]")
 	for _, target := range []string{"a", "b", "c"} {
 		waitTarget(h, "guarded", target, "Denied", "TargetDenied")
 	}
 	policy(h, "allow", "allow: [{anyTarget: {}}, {cidrs: [192.0.2.0/24, 10.96.0.1/32]}]")
-	h.WaitStates("guarded", all(harness.Healthy, at("192.0.2.1:80"), at("10.96.0.1:80")))
+	h.WaitStates("guarded", harness.All(harness.Healthy, at("192.0.2.1:80"), at("10.96.0.1:80")))
 	waitTarget(h, "guarded", "c", "Denied", "TargetDenied")
 }

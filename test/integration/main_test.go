@@ -43,12 +43,6 @@ func TestMain(m *testing.M) {
 	harness.Main(m, devcluster.Options{WithoutProxy: true, WithoutDNS: true})
 }
 
-// pace judges quickly: Unhealthy takes about 100 ms, Healthy one success.
-const pace = "periodSeconds: 1, timeoutSeconds: 1, confirmPeriodMilliseconds: 100, failureThreshold: 2"
-
-// httpCheck checks the servers of a farm.
-const httpCheck = "{httpGet: {path: " + lab.HealthPath + "}, " + pace + "}"
-
 // shared is the manager of all tests that run side by side, and how many of them do. Those that
 // need a manager of their own run one by one, and before these, as the testing package has it.
 var shared struct {
@@ -151,22 +145,6 @@ func (r rights) wantNoDenial(h *harness.Test) {
 	if asked == 0 {
 		h.T.Error("the audit log tells of no request by the manager")
 	}
-}
-
-// apply applies an ExternalBackend in the test's namespace. The lines of its spec begin at the
-// margin; with args they are a format.
-func apply(h *harness.Test, name, spec string, args ...any) {
-	h.T.Helper()
-	if len(args) > 0 {
-		spec = fmt.Sprintf(spec, args...)
-	}
-	h.Apply(document(name, spec))
-}
-
-// document is the YAML of an ExternalBackend.
-func document(name, spec string) string {
-	return "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackend\nmetadata: {name: " + name + "}\nspec:\n  " +
-		strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  ")
 }
 
 // edit changes an object as a user with an editor would, but again where others were quicker.
@@ -277,15 +255,6 @@ func waitProgrammed(h *harness.Test, backend string) *v1alpha1.ExternalBackend {
 // at is a place to serve at.
 func at(addr string) netip.AddrPort { return netip.MustParseAddrPort(addr) }
 
-// all gives every one of these endpoints the same state.
-func all(state string, at ...netip.AddrPort) harness.States {
-	states := harness.States{}
-	for _, a := range at {
-		states[a] = state
-	}
-	return states
-}
-
 // farm is HTTP servers for targets a, b, c..
 type farm struct {
 	*lab.Machine // that of the first
@@ -338,20 +307,6 @@ func (f farm) targets() string {
 		text.WriteString(f.target(i, ""))
 	}
 	return text.String()
-}
-
-// probed waits until each server has been checked so often more that a verdict could have changed.
-func probed(h *harness.Test, servers ...*lab.Server) {
-	h.T.Helper()
-	for _, s := range servers {
-		until := s.Checks() + 4
-		h.Eventually("further checks", func() error {
-			if n := s.Checks(); n < until {
-				return fmt.Errorf("%d of %d came", n, until)
-			}
-			return nil
-		})
-	}
 }
 
 // picture is all that the operator answers for of the objects it writes: what is written in them,

@@ -143,7 +143,7 @@ func refusal(cidr string) place {
 // applies makes a mistake that is in the spec alone.
 func applies(spec string, args ...any) func(h *harness.Test) []string {
 	return func(h *harness.Test) []string {
-		apply(h, "web", spec, args...)
+		h.ApplyBackend("web", spec, args...)
 		return nil
 	}
 }
@@ -152,7 +152,7 @@ func applies(spec string, args ...any) func(h *harness.Test) []string {
 func besides(documents, spec string) func(h *harness.Test) []string {
 	return func(h *harness.Test) []string {
 		h.Apply(documents)
-		apply(h, "web", spec)
+		h.ApplyBackend("web", spec)
 		return nil
 	}
 }
@@ -165,7 +165,7 @@ func twoTargets(b string) string {
 // checked is a backend with a target at this place and this check.
 func checked(at netip.AddrPort, check string) string {
 	const target = "targets: [{name: a, address: %s, ports: [{name: web, targetPort: %d}]}]\n"
-	return fmt.Sprintf(web, "") + fmt.Sprintf(target, at.Addr(), at.Port()) + "healthCheck: {" + check + ", " + pace + "}"
+	return fmt.Sprintf(web, "") + fmt.Sprintf(target, at.Addr(), at.Port()) + "healthCheck: {" + check + ", " + harness.FastPace + "}"
 }
 
 // serveNothing starts a web server without any page, over TLS where config is not nil. It goes with
@@ -195,7 +195,7 @@ func serveNothing(h *harness.Test, m *lab.Machine, port uint16, config *tls.Conf
 // other authority under other.
 func authorities(h *harness.Test, ca, other *pki.Authority) {
 	h.T.Helper()
-	readReferences(h)
+	h.AllowReferences()
 	h.ApplyObject(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "ca"},
 		Data:       map[string]string{"ca.crt": string(ca.Cert), "other": string(other.Cert)},
@@ -207,7 +207,7 @@ func authorities(h *harness.Test, ca, other *pki.Authority) {
 func failOver(h *harness.Test) (farm, []string) {
 	h.T.Helper()
 	f := newHosts(h, 2)
-	apply(h, "web", spec(f.target(0, "")+f.target(1, ", tier: 1"), "", "failover: {failbackDelaySeconds: 600}"))
+	h.ApplyBackend("web", spec(f.target(0, "")+f.target(1, ", tier: 1"), "", "failover: {failbackDelaySeconds: 600}"))
 	waitTarget(h, "web", "a", v1alpha1.TargetStateHealthy, "")
 	waitTarget(h, "web", "b", v1alpha1.TargetStateHealthy, "")
 	waitActive(h, "web", 0)
@@ -219,7 +219,7 @@ func failOver(h *harness.Test) (farm, []string) {
 // recreate deletes the Service. OLD and NEW stand for the cluster IPs before and after.
 func recreate(h *harness.Test) []string {
 	h.T.Helper()
-	apply(h, "web", onePort)
+	h.ApplyBackend("web", onePort)
 	h.WaitReady("web")
 	old, s := h.Service("web"), &corev1.Service{}
 	// The manager restores at once what it has seen. One that mends the Service has seen it.
@@ -262,15 +262,13 @@ func TestMessages(t *testing.T) {
 	ns := newNameserver(h)
 	ns.set("nowhere.example.com", rcode(dns.RcodeNameError))
 	unknownName := fmt.Sprintf(web, "") + "targets: [{name: db, hostname: nowhere.example.com}]\n" +
-		fmt.Sprintf("dns: {nameservers: [%q]}\n", ns.V4) + "healthCheck: {tcpSocket: {}, " + pace + "}"
+		fmt.Sprintf("dns: {nameservers: [%q]}\n", ns.V4) + "healthCheck: {tcpSocket: {}, " + harness.FastPace + "}"
 
 	// https is a check of a server over TLS that trusts a key of the ConfigMap ca.
 	https := func(at netip.AddrPort, key, more string) func(h *harness.Test) []string {
 		return func(h *harness.Test) []string {
 			authorities(h, ca, other)
-			apply(
-				h,
-				"web",
+			h.ApplyBackend("web",
 				checked(at,
 					"httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca, key: "+key+"}]"+more+"}"),
 			)
@@ -340,7 +338,7 @@ func TestMessages(t *testing.T) {
 		// What policy refuses.
 		{"policy refuses the probe's port", func(h *harness.Test) []string {
 			policy(h, "narrow", "allow: [{cidrs: [198.51.100.0/24], ports: [{port: 8080}]}]")
-			apply(h, "web", onePort+"\nhealthCheck: {tcpSocket: {port: 9999}, "+pace+"}")
+			h.ApplyBackend("web", onePort+"\nhealthCheck: {tcpSocket: {port: 9999}, "+harness.FastPace+"}")
 			return nil
 		}, []told{
 			condition("Permitted").says("False TargetDenied: ", `"a"`, "port 9999/TCP of spec.healthCheck").butNot("8080"),
@@ -369,10 +367,10 @@ func TestMessages(t *testing.T) {
 		{"duplicate address", applies(twoTargets("address: 198.51.100.1")), []told{
 			target("b").says("DuplicateAddress: ", `target "a"`)}},
 		{"duplicate address of a sibling", func(h *harness.Test) []string {
-			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: theirs}\nspec: {ports: [{name: web, port: 80}]}")
-			apply(h, "first", "serviceRef: {name: theirs}"+onePort)
+			h.ApplyService("theirs", "ports: [{name: web, port: 80}]")
+			h.ApplyBackend("first", "serviceRef: {name: theirs}"+onePort)
 			h.WaitReady("first")
-			apply(h, "web", "serviceRef: {name: theirs}"+onePort)
+			h.ApplyBackend("web", "serviceRef: {name: theirs}"+onePort)
 			return nil
 		}, []told{target("a").says("DuplicateAddress: ", `ExternalBackend "first"`)}},
 
@@ -400,9 +398,9 @@ func TestMessages(t *testing.T) {
 			condition("Ready").says("Tier 1 is active. spec.failover.pinnedTier pins it.")}},
 		{"pin that takes everything out", func(h *harness.Test) []string {
 			spec := twoTargets("address: 198.51.100.2, tier: 1, adminState: Disabled")
-			apply(h, "web", spec)
+			h.ApplyBackend("web", spec)
 			h.WaitReady("web")
-			apply(h, "web", spec+"\nfailover: {pinnedTier: 1}")
+			h.ApplyBackend("web", spec+"\nfailover: {pinnedTier: 1}")
 			return nil
 		}, []told{
 			events.says("Warning TierChanged: Tier 1 is active in place of tier 0. spec.failover.pinnedTier pins it. No endpoint is ready."),

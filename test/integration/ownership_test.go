@@ -35,7 +35,7 @@ targets:
 // block a deletion's end.
 func TestOwners(t *testing.T) {
 	h := parallel(t)
-	apply(h, "web", dualStack)
+	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
 	b, service := h.Backend("web"), h.Service("web")
 	want := metav1.OwnerReference{
@@ -75,9 +75,9 @@ func TestOwners(t *testing.T) {
 // Service stays.
 func TestDeletionOfRef(t *testing.T) {
 	h := parallel(t)
-	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: web, port: 80}]}")
+	h.ApplyService("web", "ports: [{name: web, port: 80}]")
 	before := h.Service("web")
-	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1}]")
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1}]")
 	b := h.WaitReady("ext")
 	for _, s := range h.Slices("web") {
 		if !metav1.IsControlledBy(&s, b) {
@@ -95,7 +95,7 @@ func TestDeletionOfRef(t *testing.T) {
 // ones where they were not deleted.
 func TestDrift(t *testing.T) {
 	h := parallel(t)
-	apply(h, "web", dualStack)
+	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
 	inService := func(change func(*corev1.Service)) func(*harness.Test) {
 		return func(h *harness.Test) { edit(h, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, change) }
@@ -170,7 +170,7 @@ func TestDrift(t *testing.T) {
 // TestDeletedByHand: what of ours is deleted is made anew, under the same names.
 func TestDeletedByHand(t *testing.T) {
 	h := parallel(t)
-	apply(h, "web", dualStack)
+	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
 	names := func(p picture) []string { return slices.Sorted(maps.Keys(p.Slices)) }
 	before, endpoints := take(h, "web", true), h.Endpoints("web")
@@ -247,7 +247,7 @@ func TestOthersStay(t *testing.T) {
 		)
 	}
 	const a, ab = "{name: a, address: 198.51.100.1}", "{name: a, address: 198.51.100.1}, {name: b, address: 198.51.100.2}"
-	apply(h, "web", spec("team: shop, tier: db", "example.com/note: hello, example.com/more: x", a))
+	h.ApplyBackend("web", spec("team: shop, tier: db", "example.com/note: hello, example.com/more: x", a))
 	h.WaitReady("web")
 	edit(h, h.Backend("web"), func(b *v1alpha1.ExternalBackend) {
 		b.Labels, b.Annotations = map[string]string{
@@ -271,8 +271,8 @@ func TestOthersStay(t *testing.T) {
 			func(s *discoveryv1.EndpointSlice) { s.Finalizers = nil })
 	}
 
-	apply(h, "web", spec("team: shop", "example.com/note: changed", ab))
-	h.WaitStates("web", all(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.2:80")))
+	h.ApplyBackend("web", spec("team: shop", "example.com/note: changed", ab))
+	h.WaitStates("web", harness.All(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.2:80")))
 	waitProgrammed(h, "web")
 	h.Eventually("labels and annotations to be right", func() error {
 		now := take(h, "web", true)
@@ -325,7 +325,7 @@ func with(m map[string]string, key, value string) map[string]string {
 // of it.
 func TestSelector(t *testing.T) {
 	h := parallel(t)
-	apply(h, "web", dualStack)
+	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
 	before := take(h, "web", true)
 	edit(h, h.Service("web"), func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
@@ -339,7 +339,7 @@ func TestSelector(t *testing.T) {
 func TestSelectorMeanwhile(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
-	apply(h, "web", dualStack)
+	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
 	before := take(h, "web", true)
 	m.Stop()

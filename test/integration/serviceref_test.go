@@ -17,8 +17,8 @@ import (
 func TestRefLife(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
-	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
-		httpCheck)
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
+		harness.HTTPCheck)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitEvent("ext", "ServiceNotFound")
@@ -30,20 +30,20 @@ func TestRefLife(t *testing.T) {
 		t.Errorf("status is %+v", b.Status)
 	}
 
-	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], selector: {%s}, ports: [{name: web, port: 8}, {name: theirs, port: 9}]}"
-	healthy := all(harness.Healthy, f.at(0), f.at(1))
-	h.Apply(service, "")
+	const service = "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], selector: {%s}, ports: [{name: web, port: 8}, {name: theirs, port: 9}]"
+	healthy := harness.All(harness.Healthy, f.at(0), f.at(1))
+	h.ApplyService("web", service, "")
 	h.WaitStates("web", healthy)
 	h.WaitReady("ext")
 	waitProgrammed(h, "ext")
 
-	h.Apply(service, "app: web")
+	h.ApplyService("web", service, "app: web")
 	waitConflict(h, "ext")
 	wantNoneOfOurs(h, "web")
 	if s := h.Service("web"); len(s.Spec.Selector) != 1 {
 		t.Errorf("the selector of someone else's Service is %v", s.Spec.Selector)
 	}
-	h.Apply(service, "")
+	h.ApplyService("web", service, "")
 	// What kube-controller-manager left behind is for the Service's owner to remove.
 	for _, s := range h.Slices("web") {
 		if s.Labels[discoveryv1.LabelManagedBy] == "endpointslice-controller.k8s.io" {
@@ -68,13 +68,13 @@ func TestRefLife(t *testing.T) {
 	f.servers[1].SetSick(false)
 	h.WaitStates("web", healthy)
 	// The spec is followed too.
-	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.target(0, ""), httpCheck)
-	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		f.target(0, ""), harness.HTTPCheck)
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
 
-	h.Apply(service, "")
-	apply(h, "ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
-		httpCheck)
+	h.ApplyService("web", service, "")
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
+		harness.HTTPCheck)
 	h.WaitReady("ext")
 	h.WaitStates("web", healthy)
 	// The slice of target a had something in it all the while.
@@ -87,9 +87,9 @@ func TestRefLife(t *testing.T) {
 // TestPortMismatch: a port that the Service lacks by name and protocol is left out, alone.
 func TestPortMismatch(t *testing.T) {
 	h := parallel(t)
-	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: web, port: 80}, {name: theirs, port: 81}, {name: dgram, port: 82, protocol: %s}%s]}"
-	h.Apply(service, "TCP", "")
-	apply(h, "ext", `
+	const service = "ports: [{name: web, port: 80}, {name: theirs, port: 81}, {name: dgram, port: 82, protocol: %s}%s]"
+	h.ApplyService("web", service, "TCP", "")
+	h.ApplyBackend("ext", `
 serviceRef: {name: web}
 ports: [{name: web, port: 8080}, {name: more, port: 8081}, {name: dgram, port: 8082, protocol: UDP}]
 targets: [{name: a, address: 198.51.100.1}]
@@ -109,7 +109,7 @@ targets: [{name: a, address: 198.51.100.1}]
 	if got := ports(); got != "web:8080/TCP " {
 		t.Errorf("the slice's ports are %s", got)
 	}
-	h.Apply(service, "UDP", ", {name: more, port: 83}")
+	h.ApplyService("web", service, "UDP", ", {name: more, port: 83}")
 	h.WaitReady("ext")
 	wantStalled(h, "ext", "")
 	if got := ports(); got != "dgram:8082/UDP more:8081/TCP web:8080/TCP " {
@@ -121,15 +121,15 @@ targets: [{name: a, address: 198.51.100.1}]
 // twice: the older one has it.
 func TestSeveralOnOne(t *testing.T) {
 	h := parallel(t)
-	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: web, port: 80}]}")
+	h.ApplyService("web", "ports: [{name: web, port: 80}]")
 	const spec = "serviceRef: {name: web}\nports: [{name: web, port: 8080}]\ntargets: [{name: shared, address: 198.51.100.1}, {name: own, address: %s}]"
 	a, b, c := at("198.51.100.1:8080"), at("198.51.100.2:8080"), at("198.51.100.3:8080")
 	// Of two made in one second the name decides.
-	apply(h, "b-older", spec, "198.51.100.2")
+	h.ApplyBackend("b-older", spec, "198.51.100.2")
 	h.WaitReady("b-older")
 	first := h.Backend("b-older")
 	h.Eventually("a second to pass", func() error {
-		apply(h, "tick", "ports: [{name: web, port: 80}]")
+		h.ApplyBackend("tick", "ports: [{name: web, port: 80}]")
 		tick := h.Backend("tick")
 		if !first.CreationTimestamp.Before(&tick.CreationTimestamp) {
 			remove(h, tick)
@@ -137,11 +137,11 @@ func TestSeveralOnOne(t *testing.T) {
 		}
 		return nil
 	})
-	apply(h, "a-younger", spec, "198.51.100.3")
+	h.ApplyBackend("a-younger", spec, "198.51.100.3")
 	h.WaitReady("a-younger")
 	waitTarget(h, "a-younger", "shared", "Unprobed", "DuplicateAddress")
 	waitTarget(h, "b-older", "shared", "Unprobed", "")
-	h.WaitStates("web", all(harness.Healthy, a, b, c))
+	h.WaitStates("web", harness.All(harness.Healthy, a, b, c))
 	owners := map[string]string{}
 	for _, s := range h.Slices("web") {
 		for _, e := range s.Endpoints {
@@ -164,7 +164,7 @@ func TestSeveralOnOne(t *testing.T) {
 		}
 		return nil
 	})
-	h.WaitStates("web", all(harness.Healthy, a, c))
+	h.WaitStates("web", harness.All(harness.Healthy, a, c))
 	waitTarget(h, "a-younger", "shared", "Unprobed", "")
 	h.WaitReady("a-younger")
 }
@@ -173,38 +173,37 @@ func TestSeveralOnOne(t *testing.T) {
 // from the Service, and followed.
 func TestFrontOfRef(t *testing.T) {
 	h := parallel(t)
-	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {%s, ports: [{name: web, port: 80}]}"
-	h.Apply(service, "web", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]")
+	const service = "%s, ports: [{name: web, port: 80}]"
+	h.ApplyService("web", service, "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]")
 	const spec = `
 serviceRef: {name: %s}
 ports: [{name: web, port: 8080}]
 targets: [{name: a, address: 198.51.100.1, zone: z1}, {name: b, address: "2001:db8::1", zone: z2}]
-healthCheck: {tcpSocket: {}, ` + pace + `}
+healthCheck: {tcpSocket: {}, ` + harness.FastPace + `}
 `
 	a, b := at("198.51.100.1:8080"), at("[2001:db8::1]:8080")
-	apply(h, "ext", spec, "web")
-	h.WaitStates("web", all(harness.Unhealthy, a)) // nobody is there
+	h.ApplyBackend("ext", spec, "web")
+	h.WaitStates("web", harness.All(harness.Unhealthy, a)) // nobody is there
 	waitTarget(h, "ext", "b", "Unknown", "FamilyNotServed")
-	h.Apply(service, "web",
-		"ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
-	h.WaitStates("web", all(harness.NotReadyToo, a, b)) // ready without health
+	h.ApplyService("web", service, "ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
+	h.WaitStates("web", harness.All(harness.NotReadyToo, a, b)) // ready without health
 	for _, s := range h.Slices("web") {
 		if e := s.Endpoints[0]; e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.Zone ||
 			e.Hostname != nil {
 			t.Errorf("the endpoint is %+v", e)
 		}
 	}
-	h.Apply(service, "web", "ipFamilyPolicy: RequireDualStack")
-	h.WaitStates("web", all(harness.Unhealthy, a, b))
+	h.ApplyService("web", service, "ipFamilyPolicy: RequireDualStack")
+	h.WaitStates("web", harness.All(harness.Unhealthy, a, b))
 	for _, s := range h.Slices("web") {
 		if e := s.Endpoints[0]; e.Hints != nil {
 			t.Errorf("the endpoint is %+v", e)
 		}
 	}
 
-	h.Apply(service, "headless", "clusterIP: None")
-	apply(h, "other", spec, "headless")
-	h.WaitStates("headless", all(harness.Unhealthy, a, b))
+	h.ApplyService("headless", service, "clusterIP: None")
+	h.ApplyBackend("other", spec, "headless")
+	h.WaitStates("headless", harness.All(harness.Unhealthy, a, b))
 	for _, s := range h.Slices("headless") {
 		if _, ok := s.Labels[corev1.IsHeadlessService]; !ok || s.Endpoints[0].Hostname == nil {
 			t.Errorf("the slice is %+v", s)
@@ -215,9 +214,9 @@ healthCheck: {tcpSocket: {}, ` + pace + `}
 // TestRefToAlias: a Service of type ExternalName has no endpoints.
 func TestRefToAlias(t *testing.T) {
 	h := parallel(t)
-	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {type: ExternalName, externalName: example.com}")
+	h.ApplyService("web", "type: ExternalName, externalName: example.com")
 	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"))
-	apply(h, "ext", "serviceRef: {name: web}"+onePort)
+	h.ApplyBackend("ext", "serviceRef: {name: web}"+onePort)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "")
 	wantNoneOfOurs(h, "web")
 	wantUntouched()
@@ -227,12 +226,12 @@ func TestRefToAlias(t *testing.T) {
 // published stays.
 func TestLocalByRef(t *testing.T) {
 	h := parallel(t)
-	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {internalTrafficPolicy: %s, ports: [{name: web, port: 80}]}"
-	h.Apply(service, "Cluster")
-	apply(h, "ext", "serviceRef: {name: web}"+onePort)
+	const service = "internalTrafficPolicy: %s, ports: [{name: web, port: 80}]"
+	h.ApplyService("web", service, "Cluster")
+	h.ApplyBackend("ext", "serviceRef: {name: web}"+onePort)
 	h.WaitReady("ext")
 	before := take(h, "web", true)
-	h.Apply(service, "Local")
+	h.ApplyService("web", service, "Local")
 	h.WaitCondition("ext", "Accepted", metav1.ConditionFalse, "InvalidSpec")
 	waitMessage(h, "ext", "Accepted", "spec.targets[0].nodeName")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "InvalidSpec")
@@ -240,7 +239,7 @@ func TestLocalByRef(t *testing.T) {
 	h.WaitEvent("ext", "InvalidSpec")
 	before.Service = take(h, "web", true).Service
 	waitPicture(h, "web", before, true)
-	h.Apply(service, "Cluster")
+	h.ApplyService("web", service, "Cluster")
 	h.WaitReady("ext")
 	wantStalled(h, "ext", "")
 }

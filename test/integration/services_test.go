@@ -23,7 +23,7 @@ import (
 // onePort is a backend's ports and targets, where a test is about the Service.
 const onePort = "\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.1}]"
 
-var oneEndpoint = all(harness.Healthy, at("198.51.100.1:8080"))
+var oneEndpoint = harness.All(harness.Healthy, at("198.51.100.1:8080"))
 
 // TestServiceTypes: what comes of each service.type.
 func TestServiceTypes(t *testing.T) {
@@ -70,7 +70,7 @@ func TestServiceTypes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			apply(h, tc.name, tc.spec)
+			h.ApplyBackend(tc.name, tc.spec)
 			b := h.WaitReady(tc.name)
 			s := h.Service(b.Status.ServiceName)
 			h.WaitStates(s.Name, oneEndpoint)
@@ -94,7 +94,7 @@ func TestServiceTypes(t *testing.T) {
 // leave with it.
 func TestServiceFields(t *testing.T) {
 	h := parallel(t)
-	apply(h, "web", `
+	h.ApplyBackend("web", `
 service:
   sessionAffinity: ClientIP
   sessionAffinityTimeoutSeconds: 600
@@ -113,12 +113,12 @@ service:
 		s.Annotations["example.com/note"] != "hello" {
 		t.Errorf("the Service is %+v", s)
 	}
-	apply(h, "web", "service: {sessionAffinity: ClientIP}"+onePort)
+	h.ApplyBackend("web", "service: {sessionAffinity: ClientIP}"+onePort)
 	h.WaitReady("web")
 	if s := h.Service("web"); *s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds != 10800 {
 		t.Errorf("the default timeout is %d", *s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds)
 	}
-	apply(h, "web", onePort)
+	h.ApplyBackend("web", onePort)
 	h.WaitReady("web")
 	now := h.Service("web")
 	if now.Spec.SessionAffinity != corev1.ServiceAffinityNone || now.Spec.PublishNotReadyAddresses ||
@@ -136,7 +136,7 @@ service:
 // and every protocol goes.
 func TestPorts(t *testing.T) {
 	h := parallel(t)
-	apply(h, "many", `
+	h.ApplyBackend("many", `
 ports:
 - {name: web, port: 80, targetPort: 8080, appProtocol: http}
 - {name: dns, port: 53, protocol: UDP}
@@ -175,15 +175,15 @@ targets:
 		t.Errorf("the Service's ports are %+v", p)
 	}
 
-	apply(h, "unnamed",
+	h.ApplyBackend("unnamed",
 		"ports: [{name: \"\", port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: \"\", targetPort: 81}]}]")
 	h.WaitReady("unnamed")
-	h.WaitStates("unnamed", all(harness.Healthy, at("198.51.100.1:81")))
+	h.WaitStates("unnamed", harness.All(harness.Healthy, at("198.51.100.1:81")))
 	if p := h.Slices("unnamed")[0].Ports[0]; p.Name == nil || *p.Name != "" {
 		t.Errorf("the slice's port is %+v", p)
 	}
 	// A port leaves, another comes, one gets another name.
-	apply(h, "many",
+	h.ApplyBackend("many",
 		"ports:\n- {name: http, port: 80, targetPort: 8080}\n- {name: more, port: 81}\ntargets: [{name: a, address: 198.51.100.1}]")
 	h.WaitReady("many")
 	h.Eventually("the new ports", func() error {
@@ -204,11 +204,11 @@ targets:
 // slices; each crossing is told.
 func TestHeadlessAndBack(t *testing.T) {
 	h := parallel(t)
-	apply(h, "web", "service: {type: ClusterIP}"+onePort)
+	h.ApplyBackend("web", "service: {type: ClusterIP}"+onePort)
 	h.WaitReady("web")
 	service, slice := h.Service("web"), h.Slices("web")[0]
 	for _, kind := range []string{"Headless", "ClusterIP", "Headless", "NodePort", "Headless", "LoadBalancer", "Headless"} {
-		apply(h, "web", "service: {type: "+kind+"}"+onePort)
+		h.ApplyBackend("web", "service: {type: "+kind+"}"+onePort)
 		b := h.WaitReady("web")
 		h.WaitStates("web", oneEndpoint)
 		now := h.Service("web")
@@ -233,7 +233,7 @@ func TestHeadlessAndBack(t *testing.T) {
 func TestNodePortKept(t *testing.T) {
 	h := parallel(t)
 	const target = "\ntargets: [{name: a, address: 198.51.100.1}]"
-	apply(h, "web", "service: {type: NodePort}\nports: [{name: web, port: 80}]"+target)
+	h.ApplyBackend("web", "service: {type: NodePort}\nports: [{name: web, port: 80}]"+target)
 	h.WaitReady("web")
 	number := h.Service("web").Spec.Ports[0].NodePort
 	if number == 0 {
@@ -244,14 +244,14 @@ func TestNodePortKept(t *testing.T) {
 		"service: {type: LoadBalancer}\nports: [{name: web, port: 8080}]" + target,
 		"service: {type: NodePort, sessionAffinity: ClientIP}\nports: [{name: web, port: 80}]" + target,
 	} {
-		apply(h, "web", spec)
+		h.ApplyBackend("web", spec)
 		h.WaitReady("web")
 		ports := h.Service("web").Spec.Ports
 		if last := ports[len(ports)-1]; last.Name != "web" || last.NodePort != number {
 			t.Errorf("with %s\nthe node port is not %d: %+v", spec, number, ports)
 		}
 	}
-	apply(h, "web", "service: {type: ClusterIP}\nports: [{name: web, port: 80}]"+target)
+	h.ApplyBackend("web", "service: {type: ClusterIP}\nports: [{name: web, port: 80}]"+target)
 	h.WaitReady("web")
 	if p := h.Service("web").Spec.Ports[0]; p.NodePort != 0 {
 		t.Errorf("a Service of type ClusterIP has node port %d", p.NodePort)
@@ -275,10 +275,10 @@ func TestRefusedByAPIServer(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			apply(h, tc.name, tc.good)
+			h.ApplyBackend(tc.name, tc.good)
 			h.WaitReady(tc.name)
 			service := h.Service(tc.name)
-			apply(h, tc.name, tc.bad)
+			h.ApplyBackend(tc.name, tc.bad)
 			h.WaitCondition(tc.name, "Programmed", metav1.ConditionFalse, "ApplyFailed")
 			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "ApplyFailed")
 			waitMessage(h, tc.name, "Programmed", tc.field)
@@ -292,7 +292,7 @@ func TestRefusedByAPIServer(t *testing.T) {
 				t.Error("the Service has been written")
 			}
 			h.WaitEvent(tc.name, "ApplyFailed")
-			apply(h, tc.name, tc.good)
+			h.ApplyBackend(tc.name, tc.good)
 			h.WaitReady(tc.name)
 			waitProgrammed(h, tc.name)
 		})
@@ -303,18 +303,18 @@ func TestRefusedByAPIServer(t *testing.T) {
 func TestRefusedFromTheStart(t *testing.T) {
 	h := parallel(t)
 	const spec = "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: %d}]\ntargets: [{name: a, address: 198.51.100.1}]"
-	apply(h, "web", spec, 80)
+	h.ApplyBackend("web", spec, 80)
 	h.WaitCondition("web", "Programmed", metav1.ConditionFalse, "ApplyFailed")
 	waitMessage(h, "web", "Programmed", "spec.ports[0].nodePort")
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "ApplyFailed")
-	apply(h, "web", spec, 30413)
+	h.ApplyBackend("web", spec, 30413)
 	h.WaitReady("web")
 
 	// A node port that is taken, until it is free: nothing is given up on.
-	apply(h, "late", spec, 30413)
+	h.ApplyBackend("late", spec, 30413)
 	h.WaitCondition("late", "Programmed", metav1.ConditionFalse, "ApplyFailed")
 	waitMessage(h, "late", "Programmed", "nodePort")
-	apply(h, "late", spec, 30414)
+	h.ApplyBackend("late", spec, 30414)
 	h.WaitReady("late")
 }
 
@@ -330,7 +330,7 @@ ports: [{name: web, port: 80, targetPort: 8080}]
 targets: [{name: a, hostname: %s}]
 dns: {nameservers: ["%s"], minTTLSeconds: 1}
 `
-	apply(h, "web", spec, "ExternalName", "db.example.com", ns.V4)
+	h.ApplyBackend("web", spec, "ExternalName", "db.example.com", ns.V4)
 	b := h.WaitReady("web")
 	s := h.Service("web")
 	if s.Spec.Type != corev1.ServiceTypeExternalName || s.Spec.ExternalName != "db.example.com" ||
@@ -342,7 +342,7 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 		h.WaitCondition("web", condition, metav1.ConditionTrue, condition)
 	}
 	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
-	apply(h, "web", spec, "ExternalName", "db2.example.com", ns.V4)
+	h.ApplyBackend("web", spec, "ExternalName", "db2.example.com", ns.V4)
 	h.WaitReady("web")
 	if s := h.Service("web"); s.Spec.ExternalName != "db2.example.com" {
 		t.Errorf("the Service is an alias of %s", s.Spec.ExternalName)
@@ -353,10 +353,10 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 	}
 
 	// There and back, it is the same Service.
-	apply(h, "web", spec, "ClusterIP", "db2.example.com", ns.V4)
+	h.ApplyBackend("web", spec, "ClusterIP", "db2.example.com", ns.V4)
 	h.WaitStates("web", oneEndpoint)
 	h.WaitReady("web")
-	apply(h, "web", spec, "ExternalName", "db2.example.com", ns.V4)
+	h.ApplyBackend("web", spec, "ExternalName", "db2.example.com", ns.V4)
 	waitNoSlices(h, "web")
 	h.WaitReady("web")
 	if now := h.Service("web"); now.UID != s.UID || now.Spec.Type != corev1.ServiceTypeExternalName {
@@ -379,7 +379,7 @@ ports: [{name: web, port: 80, targetPort: 8080}]
 targets: [{name: a, hostname: db.example.com, zone: z1%s}]
 dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
 `
-	apply(h, "web", spec, "", "Passthrough", ns.V4)
+	h.ApplyBackend("web", spec, "", "Passthrough", ns.V4)
 	h.WaitReady("web")
 	all := h.Slices("web")
 	if len(all) != 1 {
@@ -408,12 +408,12 @@ dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
 		t.Errorf("%d queries were sent", n)
 	}
 
-	apply(h, "web", spec, ", adminState: Disabled", "Passthrough", ns.V4)
+	h.ApplyBackend("web", spec, ", adminState: Disabled", "Passthrough", ns.V4)
 	waitNoSlices(h, "web")
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
-	apply(h, "web", spec, "", "Resolve", ns.V4)
+	h.ApplyBackend("web", spec, "", "Resolve", ns.V4)
 	h.WaitStates("web", oneEndpoint)
-	apply(h, "web", spec, "", "Passthrough", ns.V4)
+	h.ApplyBackend("web", spec, "", "Passthrough", ns.V4)
 	h.Eventually("the name alone to be published", func() error {
 		if all := h.Slices("web"); len(all) != 1 || all[0].AddressType != discoveryv1.AddressTypeFQDN {
 			return fmt.Errorf("there are %+v", all)
@@ -456,7 +456,7 @@ healthCheck: %s
 		})
 	}
 	a := f.V4.String()
-	apply(h, "web", spec, "trafficDistribution: PreferSameZone,", a, "zone: z3,", httpCheck)
+	h.ApplyBackend("web", spec, "trafficDistribution: PreferSameZone,", a, "zone: z3,", harness.HTTPCheck)
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
 	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.2:8001"): "terminating",
 		at("198.51.100.3:8001"): harness.Unhealthy})
@@ -465,12 +465,12 @@ healthCheck: %s
 		t.Errorf("the message is %q", c.Message)
 	}
 
-	apply(h, "web", spec, "trafficDistribution: PreferSameNode,", a, "zone: z3,", httpCheck)
+	h.ApplyBackend("web", spec, "trafficDistribution: PreferSameNode,", a, "zone: z3,", harness.HTTPCheck)
 	wantHints(map[string]string{a: "[{z1}] [{n1}]", "198.51.100.2": "[{z2}] [{n2}]", "198.51.100.3": "[{z3}] []"})
-	apply(h, "web", spec, "trafficDistribution: PreferClose,", a, "", httpCheck)
+	h.ApplyBackend("web", spec, "trafficDistribution: PreferClose,", a, "", harness.HTTPCheck)
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": ""})
 	waitMessage(h, "web", "Programmed", "kube-proxy will ignore")
-	apply(h, "web", spec, "", a, "", httpCheck)
+	h.ApplyBackend("web", spec, "", a, "", harness.HTTPCheck)
 	wantHints(map[string]string{a: "", "198.51.100.2": "", "198.51.100.3": ""})
 	for _, s := range h.Slices("web") {
 		for _, e := range s.Endpoints {
@@ -504,9 +504,9 @@ targets:
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			apply(h, tc.name, spec, tc.policy, tc.families)
+			h.ApplyBackend(tc.name, spec, tc.policy, tc.families)
 			h.WaitReady(tc.name)
-			h.WaitStates(tc.name, all(harness.Healthy, tc.want...))
+			h.WaitStates(tc.name, harness.All(harness.Healthy, tc.want...))
 			if tc.lacking != "" {
 				waitTarget(h, tc.name, tc.lacking, "Unprobed", "FamilyNotServed")
 			}
@@ -522,11 +522,11 @@ targets:
 		})
 	}
 	service := h.Service("v4")
-	apply(h, "v4", spec, "RequireDualStack", "IPv4, IPv6")
-	h.WaitStates("v4", all(harness.Healthy, v4, v6))
+	h.ApplyBackend("v4", spec, "RequireDualStack", "IPv4, IPv6")
+	h.WaitStates("v4", harness.All(harness.Healthy, v4, v6))
 	waitTarget(h, "v4", "b", "Unprobed", "")
-	apply(h, "v4", spec, "SingleStack", "IPv4")
-	h.WaitStates("v4", all(harness.Healthy, v4))
+	h.ApplyBackend("v4", spec, "SingleStack", "IPv4")
+	h.WaitStates("v4", harness.All(harness.Healthy, v4))
 	waitTarget(h, "v4", "b", "Unprobed", "FamilyNotServed")
 	if now := h.Service("v4"); now.UID != service.UID || now.Spec.ClusterIP != service.Spec.ClusterIP {
 		t.Errorf("the Service is another one: %+v", now)
@@ -536,7 +536,7 @@ targets:
 // TestLocal: traffic policies Local want a node of every target.
 func TestLocal(t *testing.T) {
 	h := parallel(t)
-	apply(h, "web", `
+	h.ApplyBackend("web", `
 service: {type: NodePort, internalTrafficPolicy: Local, externalTrafficPolicy: Local}
 ports: [{name: web, port: 80, targetPort: 8080}]
 targets: [{name: a, address: 198.51.100.1, nodeName: n1}]
@@ -550,7 +550,7 @@ targets: [{name: a, address: 198.51.100.1, nodeName: n1}]
 	if e := h.Slices("web")[0].Endpoints[0]; e.NodeName == nil || *e.NodeName != "n1" {
 		t.Errorf("the endpoint is %+v", e)
 	}
-	apply(h, "web", "service: {type: NodePort}"+onePort)
+	h.ApplyBackend("web", "service: {type: NodePort}"+onePort)
 	h.WaitReady("web")
 	if s := h.Service("web"); *s.Spec.InternalTrafficPolicy != corev1.ServiceInternalTrafficPolicyCluster ||
 		s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyCluster {
@@ -578,13 +578,13 @@ func TestBounds(t *testing.T) {
 		}
 		return endpoints
 	}
-	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:"+targets(1, 10))
+	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:"+targets(1, 10))
 	h.WaitReady("web")
 	if n, slices := count(), len(h.Slices("web")); n != 10 || slices != 4 {
 		t.Errorf("%d endpoints stand in %d slices", n, slices)
 	}
 	// What is published stays first, the rest is told.
-	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:"+targets(20, 21)+targets(1, 10))
+	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:"+targets(20, 21)+targets(1, 10))
 	waitTarget(h, "web", "t20", "Unprobed", "Truncated")
 	waitTarget(h, "web", "t21", "Unprobed", "Truncated")
 	h.WaitReady("web")

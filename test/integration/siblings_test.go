@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,14 +16,12 @@ func TestSiblingTakesOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := h.Sub(t)
-			h.Apply(
-				fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ports: [{name: web, port: 80}]}", name),
-			)
+			h.ApplyService(name, "ports: [{name: web, port: 80}]")
 			const spec = "service: {name: %s, adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets: [%s]"
 			first, second := name+"-1", name+"-2"
-			apply(h, first, spec, name, "")
+			h.ApplyBackend(first, spec, name, "")
 			waitProgrammed(h, first)
-			apply(h, second, spec, name, "{name: a, address: 198.51.100.1}")
+			h.ApplyBackend(second, spec, name, "{name: a, address: 198.51.100.1}")
 			waitConflict(h, second)
 
 			b := h.Backend(first)

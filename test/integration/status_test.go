@@ -24,7 +24,7 @@ func TestStatus(t *testing.T) {
 	h := parallel(t)
 	f := newFarm(h, 2)
 	f.servers[1].Stop() // connections are refused
-	apply(h, "web", spec(f.targets(), "", ""))
+	h.ApplyBackend("web", spec(f.targets(), "", ""))
 	h.WaitReady("web")
 	condition := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, ObservedGeneration: 1}
@@ -75,7 +75,7 @@ func TestStatus(t *testing.T) {
 		"Tier":    "0",
 	})
 
-	apply(h, "empty", "ports: [{name: web, port: 80}]")
+	h.ApplyBackend("empty", "ports: [{name: web, port: 80}]")
 	h.WaitCondition("empty", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 	h.WaitCondition("empty", "Healthy", metav1.ConditionTrue, "NotProbed")
 	waitProgrammed(h, "empty")
@@ -147,7 +147,7 @@ func TestTargetsWorstFirst(t *testing.T) {
 		fmt.Fprintf(&targets, "- {name: t%02d, address: 198.51.100.%d}\n", i, i+1)
 	}
 	targets.WriteString("- {name: zz, address: 198.51.100.1}\n") // a duplicate is worse than what is well
-	apply(h, "web", "ports: [{name: web, port: 80}]\ntargets:\n%s", targets.String())
+	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:\n%s", targets.String())
 	h.WaitReady("web")
 	h.Eventually("the targets", func() error {
 		s := h.Backend("web").Status
@@ -167,8 +167,8 @@ func TestAllUnhealthy(t *testing.T) {
 	f := newFarm(h, 2)
 	f.servers[0].SetSick(true)
 	f.servers[1].Stop()
-	apply(h, "web", spec(f.targets(), "", ""))
-	h.WaitStates("web", all(harness.Unhealthy, f.at(0), f.at(1)))
+	h.ApplyBackend("web", spec(f.targets(), "", ""))
+	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0), f.at(1)))
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "AllUnhealthy")
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "AllUnhealthy")
 	waitProgrammed(h, "web")

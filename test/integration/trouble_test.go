@@ -45,9 +45,9 @@ func TestAPIServerGone(t *testing.T) {
 	f := newFarm(h, 3)
 	ns := newNameserver(h)
 	ns.set("db.example.com", good("198.51.100.1"))
-	apply(h, "web", spec(f.targets(), "", ""))
+	h.ApplyBackend("web", spec(f.targets(), "", ""))
 	byName(h, ns, "named", "", "")
-	h.WaitStates("web", all(harness.Healthy, f.at(0), f.at(1), f.at(2)))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1), f.at(2)))
 	h.WaitStates("named", oneEndpoint)
 	h.WaitReady("web")
 	h.WaitReady("named")
@@ -59,7 +59,7 @@ func TestAPIServerGone(t *testing.T) {
 	f.servers[1].SetSick(true)
 	ns.set("db.example.com", good("198.51.100.2"))
 	asked := ns.queries()
-	probed(h, f.servers[2])
+	h.WaitChecked(f.servers[2])
 	h.Eventually("the name to be asked for", func() error {
 		if n := ns.queries() - asked; n < 3 {
 			return fmt.Errorf("it was %d times", n)
@@ -74,12 +74,9 @@ func TestAPIServerGone(t *testing.T) {
 
 	want := harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy}
 	h.Within(seconds, "what died to be out of rotation", func() error {
-		if diff := gocmp.Diff(want, h.States("web"), gocmp.Comparer(samePlace)); diff != "" {
-			return errors.New("-want +got:\n" + diff)
-		}
-		return nil
+		return h.CompareStates("web", want)
 	})
-	h.WaitStates("named", all(harness.Healthy, at("198.51.100.2:8080")))
+	h.WaitStates("named", harness.All(harness.Healthy, at("198.51.100.2:8080")))
 
 	// What is watched is watched again, too.
 	port := h.Service("web").Spec.Ports[0].Port
@@ -117,8 +114,6 @@ func restartControllerManager(h *harness.Test) {
 		h.T.Fatal(err)
 	}
 }
-
-func samePlace(a, b netip.AddrPort) bool { return a == b }
 
 // fleet is backends whose specs change at random.
 type fleet struct {
@@ -161,7 +156,7 @@ func (f *fleet) change(backend string) {
 	// tier 0 is the active one
 	targets.WriteString("- {name: always, address: 198.51.100.99, ports: [{name: web, targetPort: 8080}]}\n")
 	states[at("198.51.100.99:8080")] = harness.Healthy
-	apply(f.h, backend,
+	f.h.ApplyBackend(backend,
 		"service: {type: %s, labels: {round: r%d}, ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n%s",
 		kind, f.random.IntN(100), targets.String())
 	f.want[backend], f.kinds[backend] = states, kind
@@ -235,7 +230,7 @@ func TestKilledAnyTime(t *testing.T) {
 	// It is a fixpoint: the next one finds nothing to do.
 	writes := h.CountWrites()
 	h.StartManager(flags...)
-	apply(h, "tick", onePort)
+	h.ApplyBackend("tick", onePort)
 	h.WaitReady("tick")
 	waitRest(h)
 	for _, w := range writes.Of() {
@@ -260,35 +255,33 @@ func TestRestart(t *testing.T) {
 	)
 	f.servers[1].SetSick(true)
 	byName(h, ns, "named", "", "drainSeconds: 600")
-	apply(h, "srv",
+	h.ApplyBackend("srv",
 		"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}",
 		ns.V4)
-	apply(
-		h,
-		"checked",
+	h.ApplyBackend("checked",
 		spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "",
 			"drainSeconds: 600"),
 	)
-	apply(h, "open", spec(f.target(1, ""), "", "failover: {whenNoTierQualifies: AllEndpoints}"))
-	apply(h, "observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
-	apply(h, "over", spec(f.target(1, "")+f.target(2, ", tier: 1"), "", "failover: {failback: Manual}"))
-	apply(h, "unchecked", dualStack)
-	apply(h, "headless", "service: {type: Headless}"+onePort)
-	apply(h, "port", "service: {type: NodePort}"+onePort)
-	apply(h, "balancer", "service: {type: LoadBalancer}"+onePort)
-	apply(h, "alias",
+	h.ApplyBackend("open", spec(f.target(1, ""), "", "failover: {whenNoTierQualifies: AllEndpoints}"))
+	h.ApplyBackend("observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
+	h.ApplyBackend("over", spec(f.target(1, "")+f.target(2, ", tier: 1"), "", "failover: {failback: Manual}"))
+	h.ApplyBackend("unchecked", dualStack)
+	h.ApplyBackend("headless", "service: {type: Headless}"+onePort)
+	h.ApplyBackend("port", "service: {type: NodePort}"+onePort)
+	h.ApplyBackend("balancer", "service: {type: LoadBalancer}"+onePort)
+	h.ApplyBackend("alias",
 		"service: {type: ExternalName}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]")
-	apply(h, "through",
+	h.ApplyBackend("through",
 		"service: {type: Headless}\nports: [{name: web, port: 80}]\ntargets: [{name: a, hostname: db.example.com}]\ndns: {resolution: Passthrough}")
 	h.Apply(serviceByHand, "theirs")
-	apply(h, "ref", "serviceRef: {name: theirs}"+onePort)
+	h.ApplyBackend("ref", "serviceRef: {name: theirs}"+onePort)
 	h.Apply(serviceByHand, "adopted")
-	apply(h, "adopted", adopting, "", "{name: web, port: 80, targetPort: 8080}")
-	apply(h, "invalid",
+	h.ApplyBackend("adopted", adopting, "", "{name: web, port: 80, targetPort: 8080}")
+	h.ApplyBackend("invalid",
 		"ports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1, ports: [{name: other, targetPort: 8080}]}]")
 	h.Apply(serviceByHand, "conflict")
-	apply(h, "conflict", onePort)
-	apply(h, "missing", "serviceRef: {name: nowhere}"+onePort)
+	h.ApplyBackend("conflict", onePort)
+	h.ApplyBackend("missing", "serviceRef: {name: nowhere}"+onePort)
 	ready := []string{"named", "srv", "checked", "open", "observed", "over", "unchecked", "headless", "port",
 		"balancer", "alias", "through", "ref", "adopted"}
 	for _, name := range ready {
@@ -325,7 +318,7 @@ func TestRestart(t *testing.T) {
 		end.how(m)
 		m = h.StartManager()
 		asked := ns.queries()
-		probed(h, f.servers...)
+		h.WaitChecked(f.servers...)
 		h.Eventually("the names to be asked for", func() error {
 			if n := ns.queries() - asked; n < 6 {
 				return fmt.Errorf("there were %d queries", n)
@@ -357,7 +350,7 @@ func TestRestart(t *testing.T) {
 	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby,
 		f.at(3): harness.Draining})
 	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
-	h.WaitStates("named", all(harness.Healthy, at("198.51.100.1:8080"), at("198.51.100.2:8080")))
+	h.WaitStates("named", harness.All(harness.Healthy, at("198.51.100.1:8080"), at("198.51.100.2:8080")))
 	f.servers[2].SetSick(true)
 	h.WaitStates("over", harness.States{f.at(1): harness.Healthy, f.at(2): harness.Unhealthy})
 }
@@ -368,8 +361,8 @@ func TestDeletedMeanwhile(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
 	h.Apply(serviceByHand, "theirs")
-	apply(h, "own", onePort)
-	apply(h, "ref", "serviceRef: {name: theirs}"+onePort)
+	h.ApplyBackend("own", onePort)
+	h.ApplyBackend("ref", "serviceRef: {name: theirs}"+onePort)
 	h.WaitReady("own")
 	h.WaitReady("ref")
 	m.Stop()
@@ -383,7 +376,7 @@ func TestDeletedMeanwhile(t *testing.T) {
 	}
 	left := h.Slices("theirs")
 	h.StartManager()
-	apply(h, "ready", onePort) // what comes after the manager's first look at what is there
+	h.ApplyBackend("ready", onePort) // what comes after the manager's first look at what is there
 	h.WaitReady("ready")
 	if diff := gocmp.Diff(left, h.Slices("theirs")); diff != "" {
 		t.Errorf("what the garbage collector left, with its Service, did not stay as it was:\n%s", diff)
@@ -413,12 +406,12 @@ func TestLeaderElection(t *testing.T) {
 		return false
 	}
 	f := newFarm(h, 1)
-	apply(h, "web", spec(f.targets(), "", ""))
+	h.ApplyBackend("web", spec(f.targets(), "", ""))
 	leader := h.StartManager("--leader-elect")
-	h.WaitStates("web", all(harness.Healthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
 	first := holder()
 	standby := h.StartManager("--leader-elect") // which returns once /readyz says 200
-	probed(h, f.servers[0])
+	h.WaitChecked(f.servers[0])
 	if !acts(leader) || acts(standby) {
 		t.Errorf("the leader acts: %t, the standby: %t", acts(leader), acts(standby))
 	}
@@ -435,7 +428,7 @@ func TestLeaderElection(t *testing.T) {
 		}
 		return nil
 	})
-	h.WaitStates("web", all(harness.Unhealthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0)))
 	h.Eventually("the other one to act", func() error {
 		if !acts(standby) {
 			return errors.New("it does not")
@@ -475,7 +468,7 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: %[1]s}]
 			t.Error(err)
 		}
 	})
-	apply(h, "web", onePort)
+	h.ApplyBackend("web", onePort)
 	h.WaitReady("web")
 	// the certificate is the manager's own
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}

@@ -131,7 +131,7 @@ const leakPort = 9500
 func TestMarkers(t *testing.T) {
 	h := harness.New(t)
 	w := theWorld(h)
-	bind(h)
+	h.AllowReferences()
 	certificate := selfSigned(t, marker)
 	around := func(pem []byte) []byte { return append([]byte(marker+"\n"), pem...) }
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: h.Namespace, Name: name} }

@@ -11,14 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/test/harness"
-	"github.com/external-backend/operator/test/harness/lab"
 )
 
 // TestReferences has tenants refer to what is not theirs, and to Secrets that are no certificates.
@@ -32,7 +30,7 @@ func TestReferences(t *testing.T) {
 		corev1.TLSPrivateKeyKey: []byte(marker),
 	}
 	for _, h := range []*harness.Test{victim, tenant} {
-		bind(h)
+		h.AllowReferences()
 		secret := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: h.Namespace,
@@ -94,23 +92,6 @@ func TestReferences(t *testing.T) {
 		t.Error("no Secret was asked for")
 	}
 	wantUnsaid(tenant, m.Log, string(metrics), marker, "PRIVATE KEY", "BEGIN CERTIFICATE")
-}
-
-// bind lets the manager read the namespace's references, as an admin does.
-func bind(h *harness.Test) {
-	h.T.Helper()
-	err := h.Client.Create(h.T.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "references"},
-		RoleRef: rbacv1.RoleRef{
-			APIGroup: rbacv1.GroupName,
-			Kind:     "ClusterRole",
-			Name:     "external-backend-reference-reader",
-		},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: lab.SystemNamespace, Name: account}},
-	})
-	if err != nil {
-		h.T.Fatal(err)
-	}
 }
 
 // TestOthersServices has a tenant claim Services that are not theirs, and forge slices with our

@@ -1,7 +1,7 @@
-// Package lab is a workbench on which the operator can be watched at work: a development cluster
-// into which the project's own manifests are applied, the real manager beside it with the rights of
-// its own ServiceAccount, machines outside of the cluster that can break in every way, and clients
-// inside. It knows nothing of testing.
+// Package lab is a cluster in which the operator can be watched at work. It applies the project's
+// own manifests to a development cluster, runs the real manager with the rights of its
+// ServiceAccount, adds machines outside of the cluster that can break in every way, and sends
+// requests from inside. It does not depend on package testing.
 package lab
 
 import (
@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// SystemNamespace is where config/default installs the manager.
+	// SystemNamespace is the namespace into which config/default installs the manager.
 	SystemNamespace = "external-backend-system"
 	serviceAccount  = "external-backend-controller-manager"
 )
@@ -35,19 +35,19 @@ const (
 // Lab is a cluster that the operator is installed in.
 type Lab struct {
 	*devcluster.Cluster
-	Config *rest.Config     // the administrator's
-	Client client.WithWatch // the administrator's; uncached
+	Config *rest.Config     // of the administrator
+	Client client.WithWatch // of the administrator, without a cache
 
-	root       string // the checkout
-	manager    string // the binary
-	kubeconfig string // the manager's
+	root       string // path of the checkout
+	manager    string // path of the manager's binary
+	kubeconfig string // path of the manager's kubeconfig
 	managers   atomic.Int32
-	machines   machines
+	addresses  addressPool
 }
 
-// Prepare builds what Open needs and is missing: the cluster's binaries for the given Kubernetes
-// versions (none: the selected one) and, with or without the race detector, the manager. It needs
-// the network, so it comes before devcluster.Enter.
+// Prepare builds the binaries that Open needs, where they are missing: those of the cluster for the
+// given Kubernetes versions (none: the selected one) and the manager, with the race detector if
+// race is true. It needs the network, so call it before devcluster.Enter.
 func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...string) error {
 	if err := devcluster.Ensure(ctx, progress, versions...); err != nil {
 		return err
@@ -60,16 +60,14 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
 		return err
 	}
-	// Flags as those with which our own packages are compiled before: `go test -race`, or `make
-	// build`.
+	// With the same flags as `go test -race` or `make build`, the build cache is used.
 	flag, cgo := "-trimpath", "0"
 	if race {
 		flag, cgo = "-race", "1"
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", flag, "-o", binary, "./cmd")
 	cmd.Dir = root
-	// Built beside its place, the binary is renamed into it: whoever runs the old one goes on running
-	// it.
+	// The binary is built under another name and renamed, so processes that run the old one continue.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOWORK=off", "GOTMPDIR="+filepath.Dir(binary), "PWD="+root)
 	cmd.Stdout, cmd.Stderr = progress, progress
 	fmt.Fprintln(progress, "lab: build the manager, which takes a minute or two the first time")
@@ -79,8 +77,8 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	return nil
 }
 
-// Open starts a cluster and installs the operator in it, but starts no manager. race chooses which
-// one of those that Prepare has built is to be run. Close it in the end.
+// Open starts a cluster and installs the operator in it, but starts no manager. race selects the
+// manager that Prepare has built with the race detector. The caller closes the lab.
 func Open(ctx context.Context, options devcluster.Options, race bool) (*Lab, error) {
 	root, err := checkout()
 	if err != nil {
@@ -97,17 +95,17 @@ func Open(ctx context.Context, options devcluster.Options, race bool) (*Lab, err
 	return l, nil
 }
 
-// Close ends the cluster. Managers that still run see its API server go.
+// Close stops the cluster. Managers that still run lose their API server.
 func (l *Lab) Close() error { return l.Stop() }
 
-// install applies the manifests that `make deploy` applies, and makes the clients. Nothing runs
-// Pods, so the Deployment stays a wish.
+// install applies the manifests that `make deploy` applies, and creates the clients. No Pods run
+// here, so the Deployment has no effect.
 func (l *Lab) install(ctx context.Context) (err error) {
 	if l.Config, err = clientcmd.BuildConfigFromFlags("", l.Kubeconfig); err != nil {
 		return err
 	}
 	l.Config.QPS = -1
-	l.Config.WarningHandler = rest.NoWarnings{} // Endpoints are deprecated, as is known
+	l.Config.WarningHandler = rest.NoWarnings{} // the API server warns that Endpoints are deprecated
 	if l.Client, err = client.NewWithWatch(l.Config, client.Options{Scheme: Scheme()}); err != nil {
 		return err
 	}
@@ -117,7 +115,7 @@ func (l *Lab) install(ctx context.Context) (err error) {
 	if _, err := l.Kubectl(ctx, "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"); err != nil {
 		return err
 	}
-	// The garbage collector looks for new kinds twice a minute, and when it starts.
+	// The garbage collector looks for new kinds when it starts, and then twice a minute.
 	l.StopComponent(devcluster.ControllerManager)
 	if err := l.StartComponent(ctx, devcluster.ControllerManager); err != nil {
 		return err
@@ -126,13 +124,11 @@ func (l *Lab) install(ctx context.Context) (err error) {
 	return err
 }
 
-// Kubectl runs kubectl as the administrator and returns what it says; what it complains of is in
-// the error.
+// Kubectl runs kubectl as the administrator and returns its output. The error contains what it
+// writes to stderr.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(
-		ctx,
-		filepath.Join(l.Bin, "kubectl"),
-		append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
+	kubectl := filepath.Join(l.Bin, "kubectl")
+	cmd := exec.CommandContext(ctx, kubectl, append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -141,11 +137,12 @@ func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// Scheme knows Kubernetes' own kinds and ours.
+// Scheme returns a scheme with the kinds of Kubernetes and of the operator.
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), discoveryv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		panic(err) // two types of one name: an error in the code
+	err := errors.Join(clientgoscheme.AddToScheme(scheme), discoveryv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+	if err != nil {
+		panic(err) // two types have one name, which is a programming error
 	}
 	return scheme
 }
@@ -158,7 +155,7 @@ func managerBinary(root string, race bool) string {
 	return filepath.Join(root, "bin", "lab", name)
 }
 
-// checkout is the directory of the operator's module, at or above the working directory.
+// checkout returns the directory of the operator's module, at or above the working directory.
 func checkout() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

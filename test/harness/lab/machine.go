@@ -10,84 +10,84 @@ import (
 	"github.com/external-backend/operator/devcluster"
 )
 
-// Machine is a network namespace outside of the cluster with one address of each family. Its Drop
-// makes it, or a port of it, a black hole.
+// Machine is a network namespace outside of the cluster with one address of each family. Drop makes
+// the machine, or one of its ports, a black hole.
 type Machine struct {
 	*devcluster.Namespace
 	V4, V6 netip.Addr
 
-	machines *machines
-	number   int
+	pool   *addressPool
+	number int
 }
 
-// machines hands out addresses, each as late as possible again.
-type machines struct {
+// addressPool hands out addresses, and reuses an address as late as possible.
+type addressPool struct {
 	mu   sync.Mutex
 	used [maxMachine + 1]bool
 	last int
 }
 
-// The last octet of a machine's addresses; the cluster's own lie outside, as does whatever a test
-// wants to give itself.
+// The bounds of the last octet of a machine's addresses. The cluster's own addresses, and those
+// that a test assigns itself, are outside of them.
 const (
 	minMachine = 60
 	maxMachine = 250
 )
 
-// AddMachine makes a machine with addresses that no other has. The name has to be new.
+// AddMachine creates a machine with addresses that no other machine has. The name must be new.
 func (l *Lab) AddMachine(name string) (*Machine, error) {
-	number, err := l.machines.take()
+	number, err := l.addresses.take()
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{machines: &l.machines, number: number}
+	m := &Machine{pool: &l.addresses, number: number}
 	octets := devcluster.Link4.Addr().As4()
 	octets[3] = byte(number)
 	m.V4 = netip.AddrFrom4(octets)
 	// 203.0.113.77 and 2001:db8:113::77 are one machine.
 	m.V6 = netip.MustParseAddr(devcluster.Link6.Addr().String() + strconv.Itoa(number))
 	if m.Namespace, err = l.AddNamespace(name, m.V4.String(), m.V6.String()); err != nil {
-		l.machines.free(number)
+		l.addresses.free(number)
 		return nil, err
 	}
 	return m, nil
 }
 
-// Close removes the machine; its addresses answer no more.
+// Close removes the machine. Nothing answers at its addresses any more.
 func (m *Machine) Close() error {
-	defer m.machines.free(m.number)
+	defer m.pool.free(m.number)
 	return m.Namespace.Close()
 }
 
-// BlackHole makes every packet to and from the machine vanish, until Undrop.
+// BlackHole drops every packet to and from the machine, until Undrop.
 func (m *Machine) BlackHole() error {
 	return m.Drop(m.At4(0), m.At6(0))
 }
 
-func (ms *machines) take() (int, error) {
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
+func (p *addressPool) take() (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for i := range maxMachine - minMachine + 1 {
-		number := minMachine + (ms.last+i)%(maxMachine-minMachine+1)
-		if !ms.used[number] {
-			ms.used[number], ms.last = true, number-minMachine+1
+		number := minMachine + (p.last+i)%(maxMachine-minMachine+1)
+		if !p.used[number] {
+			p.used[number], p.last = true, number-minMachine+1
 			return number, nil
 		}
 	}
 	return 0, errors.New("lab: no address is left for a machine")
 }
 
-func (ms *machines) free(number int) {
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
-	ms.used[number] = false
+func (p *addressPool) free(number int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[number] = false
 }
 
-// String tells the machine's name and addresses.
+// String returns the machine's name and addresses.
 func (m *Machine) String() string { return fmt.Sprintf("%s (%s, %s)", m.Name(), m.V4, m.V6) }
 
-// At4 is a port at the machine's IPv4 address.
+// At4 returns a port at the machine's IPv4 address.
 func (m *Machine) At4(port uint16) netip.AddrPort { return netip.AddrPortFrom(m.V4, port) }
 
-// At6 is a port at the machine's IPv6 address.
+// At6 returns a port at the machine's IPv6 address.
 func (m *Machine) At6(port uint16) netip.AddrPort { return netip.AddrPortFrom(m.V6, port) }

@@ -22,19 +22,19 @@ const (
 	maxTail      = 64 << 10
 )
 
-// Manager is a process of the real manager. It has the rights of the ServiceAccount that the
-// manifests install, no more.
+// Manager is a process of the real manager. It has exactly the rights of the ServiceAccount that
+// the manifests install.
 type Manager struct {
-	Log string // path of what it says on stderr
+	Log string // path of its log
 
 	cmd           *exec.Cmd
 	probes, stats string // base URLs
 	exited        chan struct{}
-	err           error // how it ended; to be read after exited is closed
+	err           error // of its end; read it only after exited is closed
 }
 
-// StartManager starts a manager with further flags, and returns once /readyz says 200. Several may
-// run at a time.
+// StartManager starts a manager with further flags, and returns once /readyz answers 200. Several
+// managers can run at a time.
 func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, error) {
 	number := int(l.managers.Add(1))
 	health, stats := loopback(20000+2*number), loopback(20001+2*number)
@@ -42,17 +42,18 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 		Log:    filepath.Join(l.Logs, fmt.Sprintf("manager-%d.log", number)),
 		probes: "http://" + health, stats: "http://" + stats,
 		exited: make(chan struct{}),
-		cmd: exec.Command(l.manager, append([]string{"--kubeconfig=" + l.kubeconfig, "--health-probe-bind-address=" + health,
-			"--metrics-bind-address=" + stats, "--metrics-secure=false"}, flags...)...),
 	}
+	m.cmd = exec.Command(l.manager, append([]string{"--kubeconfig=" + l.kubeconfig,
+		"--health-probe-bind-address=" + health, "--metrics-bind-address=" + stats, "--metrics-secure=false"},
+		flags...)...)
 	log, err := os.Create(m.Log)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has a copy
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	m.cmd.Env = append(os.Environ(), "POD_NAMESPACE="+SystemNamespace)
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for our program to act on
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C must reach our program only
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("lab: start the manager: %w", err)
 	}
@@ -69,8 +70,7 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// await asks until there is an answer that is no error, which each of the manager's servers gives
-// when it is up.
+// await sends requests until the manager's server at the URL answers without an error.
 func (m *Manager) await(ctx context.Context, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -91,8 +91,8 @@ func (m *Manager) await(ctx context.Context, url string) (string, error) {
 	}
 }
 
-// Stop asks the manager to end with SIGTERM. Any exit status but 0 is an error; a data race that
-// was seen is one.
+// Stop ends the manager by SIGTERM. An exit status other than 0 is an error; the race detector
+// causes one when it has seen a data race.
 func (m *Manager) Stop() error {
 	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -109,16 +109,16 @@ func (m *Manager) Stop() error {
 	return nil
 }
 
-// Kill ends the manager with SIGKILL, as a crash would.
+// Kill ends the manager by SIGKILL, like a crash.
 func (m *Manager) Kill() {
-	_ = m.cmd.Process.Kill() // it may have ended by itself
+	_ = m.cmd.Process.Kill() // the manager may have ended already
 	<-m.exited
 }
 
 // Exited is closed once the process has ended.
 func (m *Manager) Exited() <-chan struct{} { return m.exited }
 
-// Tail is the end of the manager's log, at most 64 KiB.
+// Tail returns the end of the manager's log, at most 64 KiB.
 func (m *Manager) Tail() string {
 	file, err := os.Open(m.Log)
 	if err != nil {
@@ -135,7 +135,7 @@ func (m *Manager) Tail() string {
 	return string(text)
 }
 
-// Metrics are the values of all series by their text, such as
+// Metrics returns the value of each series, by the text of the series, such as
 // `externalbackend_endpoints{name="db",namespace="shop",state="Healthy"}`.
 func (m *Manager) Metrics(ctx context.Context) (map[string]float64, error) {
 	text, err := m.await(ctx, m.stats+"/metrics")

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// HealthPath is where an HTTP server answers checks.
+// HealthPath is the path at which an HTTP server answers checks.
 const HealthPath = "/healthz"
 
-// Server is a real server on one port of a machine, on all its addresses. It answers every request
-// with the machine's name.
+// Server is a real server on one port of all addresses of a machine. It answers every request with
+// the machine's name.
 type Server struct {
 	machine *Machine
 	network string
@@ -30,35 +30,36 @@ type Server struct {
 	stop func() // nil while stopped
 }
 
-// Serve starts a server. The network is
+// Serve starts a server. The network is one of
 //
-//	http  HealthPath is answered with 200, or 503 while it is sick, and counts as a check; all else as a request
-//	tcp   each line is a request; a connection without one is a check
+//	http  a request for HealthPath is a check: it gets 200, or 503 while the server is sick
+//	tcp   each line is a request; a connection without a line is a check
 //	udp   each packet is a request
 func (m *Machine) Serve(network string, port int) (*Server, error) {
 	s := &Server{machine: m, network: network, port: port}
 	return s, s.Start()
 }
 
-// Requests are those that were answered so far, checks not among them.
+// Requests returns how many requests were answered so far, without checks.
 func (s *Server) Requests() int64 { return s.requests.Load() }
 
-// Checks are the health checks that came so far.
+// Checks returns how many health checks were answered so far.
 func (s *Server) Checks() int64 { return s.checks.Load() }
 
-// SetSick makes an HTTP server answer checks with 503, while it goes on answering requests.
+// SetSick makes an HTTP server answer checks with 503. It continues to answer requests.
 func (s *Server) SetSick(sick bool) { s.sick.Store(sick) }
 
-// Start starts a server that was stopped.
+// Start starts a server again after Stop.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stop != nil {
 		return nil
 	}
-	stop, err := map[string]func(string) (func(), error){"http": s.serveHTTP, "tcp": s.serveTCP, "udp": s.serveUDP}[s.network](
-		fmt.Sprintf(":%d", s.port),
-	)
+	serve := map[string]func(addr string) (stop func(), err error){
+		"http": s.serveHTTP, "tcp": s.serveTCP, "udp": s.serveUDP,
+	}[s.network]
+	stop, err := serve(fmt.Sprintf(":%d", s.port))
 	if err != nil {
 		return fmt.Errorf("lab: serve on %s: %w", s.machine, err)
 	}
@@ -66,7 +67,7 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Stop ends the server and its connections: from now on they are refused.
+// Stop closes the server and its connections. From then on, connections are refused.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

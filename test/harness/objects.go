@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,38 +20,38 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// The states that an endpoint's conditions spell, as [Endpoint.State] tells them.
+// The states of an endpoint, as [Endpoint.State] spells them: the conditions that are true.
 const (
 	Healthy         = "ready,serving"
 	Unhealthy       = "-"
 	Standby         = "-"                   // in a standby tier, healthy or not
 	Draining        = "serving,terminating" // healthy, in the active tier
 	DrainingStandby = "terminating"         // in a standby tier, or unhealthy
-	FailOpen        = "ready,serving"       // unhealthy, and ready all the same
-	NotReadyToo     = "ready"               // published as ready because of publishNotReadyAddresses alone
+	FailOpen        = "ready,serving"       // unhealthy, but ready
+	NotReadyToo     = "ready"               // ready only because of publishNotReadyAddresses
 )
 
-// Endpoint is an endpoint of ours as a slice publishes it.
+// Endpoint is an endpoint of the operator as a slice publishes it.
 type Endpoint struct {
-	At       netip.AddrPort // with the first of the slice's ports
+	At       netip.AddrPort // the port is the first one of the slice
 	Slice    string
 	Hostname string
-	State    string // those of ready, serving, terminating that are true; "-" for none, and a ? for one that is not set
+	// State lists the conditions that are true, in the order ready, serving, terminating. A condition
+	// that is not set has a ? behind it. "-" stands for none.
+	State string
 }
 
-// Slices are the EndpointSlices behind a Service, whoever wrote them, by name.
+// Slices returns the EndpointSlices behind a Service, sorted by name, whoever wrote them.
 func (h *Test) Slices(service string) []discoveryv1.EndpointSlice {
 	h.T.Helper()
 	var list discoveryv1.EndpointSliceList
-	h.ok(
-		h.Client.List(h.T.Context(), &list, client.InNamespace(h.Namespace),
-			client.MatchingLabels{discoveryv1.LabelServiceName: service}),
-	)
+	h.ok(h.Client.List(h.T.Context(), &list, client.InNamespace(h.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service}))
 	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	return list.Items
 }
 
-// Endpoints are the endpoints in the operator's slices behind a Service, sorted.
+// Endpoints returns the endpoints in the operator's slices behind a Service, sorted.
 func (h *Test) Endpoints(service string) []Endpoint {
 	h.T.Helper()
 	var endpoints []Endpoint
@@ -92,11 +93,29 @@ func state(c discoveryv1.EndpointConditions) string {
 	return cmp.Or(strings.Join(words, ","), "-")
 }
 
-// States are endpoints and their states, such as [Healthy].
+// States maps endpoints to their states, such as [Healthy].
 type States map[netip.AddrPort]string
 
-// States are the states of the operator's endpoints behind a Service. One that moves stands in two
-// slices for a moment, as "Healthy and Healthy" does.
+// All gives each of these endpoints the same state.
+func All(state string, at ...netip.AddrPort) States {
+	states := States{}
+	for _, a := range at {
+		states[a] = state
+	}
+	return states
+}
+
+// Union joins states. Where two name the same endpoint, the later one counts.
+func Union(states ...States) States {
+	sum := States{}
+	for _, s := range states {
+		maps.Copy(sum, s)
+	}
+	return sum
+}
+
+// States returns the states of the operator's endpoints behind a Service. While an endpoint moves,
+// two slices may hold it; its state is then "x and y".
 func (h *Test) States(service string) States {
 	h.T.Helper()
 	states := States{}
@@ -109,18 +128,40 @@ func (h *Test) States(service string) States {
 	return states
 }
 
-// WaitStates waits until the operator's endpoints behind a Service are exactly these.
+// WaitStates waits until the operator's endpoints behind a Service are exactly as wanted.
 func (h *Test) WaitStates(service string, want States) {
 	h.T.Helper()
 	h.Eventually("the endpoints of "+service, func() error {
-		if diff := gocmp.Diff(want, h.States(service), gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-			return errors.New("-want +got:\n" + diff)
-		}
-		return nil
+		return h.CompareStates(service, want)
 	})
 }
 
-// WaitRoutes waits until kube-proxy sends what comes for a Service to exactly these.
+// CompareStates returns an error unless the operator's endpoints behind a Service are as wanted.
+func (h *Test) CompareStates(service string, want States) error {
+	h.T.Helper()
+	same := gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+	if diff := gocmp.Diff(want, h.States(service), same); diff != "" {
+		return errors.New("-want +got:\n" + diff)
+	}
+	return nil
+}
+
+// OnlyOurs returns an error unless there are slices behind the Service and all are the operator's.
+func (h *Test) OnlyOurs(service string) error {
+	h.T.Helper()
+	all := h.Slices(service)
+	for _, s := range all {
+		if by := s.Labels[discoveryv1.LabelManagedBy]; by != v1alpha1.ManagedBy {
+			return fmt.Errorf("slice %s is managed by %q", s.Name, by)
+		}
+	}
+	if len(all) == 0 {
+		return errors.New("there is no slice")
+	}
+	return nil
+}
+
+// WaitRoutes waits until kube-proxy sends the connections of a Service to exactly these endpoints.
 func (h *Test) WaitRoutes(service string, want ...netip.AddrPort) {
 	h.T.Helper()
 	slices.SortFunc(want, netip.AddrPort.Compare)
@@ -133,7 +174,7 @@ func (h *Test) WaitRoutes(service string, want ...netip.AddrPort) {
 	})
 }
 
-// Backend is an ExternalBackend as the API server has it.
+// Backend reads an ExternalBackend from the API server.
 func (h *Test) Backend(name string) *v1alpha1.ExternalBackend {
 	h.T.Helper()
 	b := &v1alpha1.ExternalBackend{}
@@ -141,7 +182,7 @@ func (h *Test) Backend(name string) *v1alpha1.ExternalBackend {
 	return b
 }
 
-// Service is a Service as the API server has it.
+// Service reads a Service from the API server.
 func (h *Test) Service(name string) *corev1.Service {
 	h.T.Helper()
 	s := &corev1.Service{}
@@ -149,16 +190,17 @@ func (h *Test) Service(name string) *corev1.Service {
 	return s
 }
 
-// WaitCondition waits until a condition of the ExternalBackend's current generation is as given; an
-// empty reason stands for any.
-func (h *Test) WaitCondition(name, condition string, status metav1.ConditionStatus,
-	reason string) *v1alpha1.ExternalBackend {
+// WaitCondition waits until a condition of the ExternalBackend's current generation has this status
+// and reason. An empty reason stands for any.
+func (h *Test) WaitCondition(
+	name, condition string, status metav1.ConditionStatus, reason string) *v1alpha1.ExternalBackend {
 	h.T.Helper()
 	var b *v1alpha1.ExternalBackend
 	h.Eventually(fmt.Sprintf("condition %s=%s %s of %s", condition, status, reason, name), func() error {
 		b = h.Backend(name)
 		is := meta.FindStatusCondition(b.Status.Conditions, condition)
-		if is == nil || is.Status != status || reason != "" && is.Reason != reason || is.ObservedGeneration != b.Generation {
+		if is == nil || is.Status != status || is.ObservedGeneration != b.Generation ||
+			reason != "" && is.Reason != reason {
 			return fmt.Errorf("generation %d has conditions %s", b.Generation, conditions(b.Status.Conditions))
 		}
 		return nil
@@ -169,7 +211,8 @@ func (h *Test) WaitCondition(name, condition string, status metav1.ConditionStat
 func conditions(all []metav1.Condition) string {
 	var text strings.Builder
 	for _, c := range all {
-		fmt.Fprintf(&text, "\n  %s=%s %s (of generation %d): %s", c.Type, c.Status, c.Reason, c.ObservedGeneration, c.Message)
+		fmt.Fprintf(&text, "\n  %s=%s %s (of generation %d): %s",
+			c.Type, c.Status, c.Reason, c.ObservedGeneration, c.Message)
 	}
 	return text.String()
 }
@@ -180,8 +223,7 @@ func (h *Test) WaitReady(name string) *v1alpha1.ExternalBackend {
 	return h.WaitCondition(name, v1alpha1.ConditionReady, metav1.ConditionTrue, "")
 }
 
-// Events are the reasons and notes of the events about an ExternalBackend, such as
-// "EndpointUnhealthy: ...".
+// Events returns the events about an ExternalBackend, each as "Reason: note".
 func (h *Test) Events(name string) []string {
 	h.T.Helper()
 	var list eventsv1.EventList
@@ -195,7 +237,7 @@ func (h *Test) Events(name string) []string {
 	return texts
 }
 
-// WaitEvent waits for an event with the reason.
+// WaitEvent waits until there is an event with the reason.
 func (h *Test) WaitEvent(name, reason string) {
 	h.T.Helper()
 	h.Eventually(fmt.Sprintf("event %s of %s", reason, name), func() error {

@@ -16,11 +16,11 @@ import (
 	"github.com/external-backend/operator/devcluster"
 )
 
-// Send sends one request over a new connection, and returns which machine has answered.
+// Send sends one request over a new connection, and returns the name of the machine that answers.
 type Send func(ctx context.Context) (string, error)
 
-// Sender sends requests from a namespace to addr, a host and port, in the way a [Server] of that
-// network understands. The host may be a name of the cluster's.
+// Sender returns a Send from a namespace to addr, a host and port, in the protocol of a [Server] on
+// that network. The cluster's DNS resolves the host.
 func Sender(from *devcluster.Namespace, network, addr string) Send {
 	switch network {
 	case "http":
@@ -28,12 +28,12 @@ func Sender(from *devcluster.Namespace, network, addr string) Send {
 		return func(ctx context.Context) (string, error) { return get(ctx, client, "http://"+addr+"/") }
 	case "tcp":
 		return func(ctx context.Context) (string, error) {
-			return say(ctx, from, network, addr,
+			return exchange(ctx, from, network, addr,
 				func(conn net.Conn) (string, error) { return bufio.NewReader(conn).ReadString('\n') })
 		}
 	default:
 		return func(ctx context.Context) (string, error) {
-			return say(ctx, from, network, addr, func(conn net.Conn) (string, error) {
+			return exchange(ctx, from, network, addr, func(conn net.Conn) (string, error) {
 				packet := make([]byte, 256)
 				n, err := conn.Read(packet)
 				return string(packet[:n]), err
@@ -42,8 +42,10 @@ func Sender(from *devcluster.Namespace, network, addr string) Send {
 	}
 }
 
-func say(ctx context.Context, from *devcluster.Namespace, network, addr string,
-	read func(net.Conn) (string, error)) (string, error) {
+// exchange writes one line to a new connection, and returns the answer that read gets from it.
+func exchange(
+	ctx context.Context, from *devcluster.Namespace, network, addr string, read func(net.Conn) (string, error),
+) (string, error) {
 	conn, err := from.Dial(ctx, network, addr)
 	if err != nil {
 		return "", err
@@ -57,7 +59,7 @@ func say(ctx context.Context, from *devcluster.Namespace, network, addr string,
 	return strings.TrimSpace(answer), err
 }
 
-// get returns the body of a 200.
+// get returns the body of an answer with status 200. Any other status is an error.
 func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -75,17 +77,17 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	return string(body), err
 }
 
-// Tally is what became of requests.
+// Tally counts the outcomes of requests.
 type Tally struct {
 	Sent, Failed int
 	Answers      map[string]int // by machine
 	Failures     []Failure      // the first few
-	LastFailure  time.Time      // when the latest that failed was sent; zero: none did
+	LastFailure  time.Time      // when the last failed request was sent; zero: none failed
 }
 
-// Failure is a request that was not answered.
+// Failure describes a request without an answer.
 type Failure struct {
-	At  time.Time // when it was sent
+	At  time.Time // when the request was sent
 	Err error
 }
 
@@ -109,7 +111,7 @@ func (t *Tally) add(at time.Time, answer string, err error) {
 	}
 }
 
-// Load sends requests at a steady rate, whatever becomes of those before.
+// Load sends requests at a steady rate, also while earlier ones are not answered.
 type Load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -118,8 +120,8 @@ type Load struct {
 	tally Tally
 }
 
-// StartLoad sends a request per interval until ctx ends or Stop. Each has timeout. Of more than 64
-// in flight none is sent.
+// StartLoad sends a request per interval until ctx ends or Stop is called. timeout bounds each
+// request. While 64 requests are in flight, no further one is sent.
 func StartLoad(ctx context.Context, interval, timeout time.Duration, send Send) *Load {
 	sending, cancel := context.WithCancel(ctx)
 	l := &Load{cancel: cancel, tally: Tally{Answers: map[string]int{}}}
@@ -139,7 +141,7 @@ func StartLoad(ctx context.Context, interval, timeout time.Duration, send Send) 
 				continue
 			}
 			l.done.Go(func() {
-				// Stop lets those that are on their way arrive.
+				// Stop lets the requests in flight end.
 				ctx, cancel := context.WithTimeout(ctx, timeout)
 				defer cancel()
 				at := time.Now()
@@ -154,7 +156,7 @@ func StartLoad(ctx context.Context, interval, timeout time.Duration, send Send) 
 	return l
 }
 
-// Tally is what became of the requests so far.
+// Tally returns the outcomes of the requests so far.
 func (l *Load) Tally() Tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +166,7 @@ func (l *Load) Tally() Tally {
 	return t
 }
 
-// Stop sends no more, waits for what is on its way, and returns what became of all.
+// Stop sends no more requests, waits for those in flight, and returns the outcomes of all.
 func (l *Load) Stop() Tally {
 	l.cancel()
 	l.done.Wait()

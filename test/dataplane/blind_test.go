@@ -10,22 +10,21 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// TestBlindProberLosesNoRequest cuts the manager off from every target while clients still reach
-// them: it drops what goes to the port that only checks use. The manager takes its own network for
-// broken, writes no slice and loses no request. When the network is back, it finds a target that
-// died meanwhile.
+// All checks fail at once while clients still reach the targets: packets to the port that only
+// checks use are dropped. The manager then blames its own network and writes no slice, and no
+// request is lost. When checks work again, it finds a target that failed meanwhile.
 func TestBlindProberLosesNoRequest(t *testing.T) {
-	here, there := harness.New(t), harness.New(t) // of one namespace alone it could not be told
+	here, there := harness.New(t), harness.New(t) // a prober is blind only if several namespaces fail
 	manager := here.StartManager()
-	first, second := newCrew(here), newCrew(there)
-	for _, c := range []crew{first, second} {
-		c.h.WaitStates("pool", all(harness.Healthy, c.at...))
-		c.h.WaitRoutes("pool", c.at...)
+	first, second := newPool(here), newPool(there)
+	for _, p := range []pool{first, second} {
+		p.h.WaitStates("pool", harness.All(harness.Healthy, p.at...))
+		p.h.WaitRoutes("pool", p.at...)
 	}
 	machines := slices.Concat(first.machines, second.machines)
 	before := slices.Concat(first.versions(), second.versions())
 	load := startLoad(here, clusterAddrs(here, "pool", 80)[0])
-	load.reaches(first.machines[0])
+	load.waitAnswerFrom(first.machines[0])
 
 	for _, m := range machines {
 		if err := m.Drop(m.At4(checkPort)); err != nil {
@@ -33,28 +32,28 @@ func TestBlindProberLosesNoRequest(t *testing.T) {
 		}
 	}
 	waitBlind(here, manager, 1)
-	load.more()
+	load.waitMore()
 	if after := slices.Concat(first.versions(), second.versions()); !slices.Equal(before, after) {
-		t.Errorf("the blind manager has written slices: %v became %v", before, after)
+		t.Errorf("the manager wrote slices while its prober was blind: %v became %v", before, after)
 	}
-	for _, c := range []crew{first, second} {
-		c.h.WaitStates("pool", all(harness.Healthy, c.at...))
+	for _, p := range []pool{first, second} {
+		p.h.WaitStates("pool", harness.All(harness.Healthy, p.at...))
 	}
 
-	first.checked[0].Stop() // serves on: no request is lost, whichever the moment
+	first.checked[0].Stop() // the machine still serves requests, so none is lost
 	for _, m := range machines {
 		if err := m.Undrop(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	waitBlind(here, manager, 0)
-	here.WaitStates("pool", with(all(harness.Healthy, first.at...), all(harness.Unhealthy, first.at[0])))
-	there.WaitStates("pool", all(harness.Healthy, second.at...))
-	load.stopUnharmed()
+	here.WaitStates("pool", harness.Union(harness.All(harness.Healthy, first.at...), harness.All(harness.Unhealthy, first.at[0])))
+	there.WaitStates("pool", harness.All(harness.Healthy, second.at...))
+	load.stopWithoutLoss()
 }
 
-// crew is four machines behind one Service, with a port of their own for checks.
-type crew struct {
+// pool is four machines behind one Service. Checks use another port than requests.
+type pool struct {
 	h        *harness.Test
 	machines []*lab.Machine
 	checked  []*lab.Server
@@ -63,44 +62,40 @@ type crew struct {
 
 const checkPort = 9000
 
-func newCrew(h *harness.Test) crew {
+func newPool(h *harness.Test) pool {
 	h.T.Helper()
-	c := crew{h: h}
+	p := pool{h: h}
 	var list []any
-	for _, name := range []string{"a", "b", "c", "d"} {
+	for _, name := range []string{"a", "b", "p", "d"} {
 		m := h.Machine(name)
 		h.Serve(m, "http", 8080)
-		c.machines, c.checked = append(c.machines, m), append(c.checked, h.Serve(m, "tcp", checkPort))
-		c.at = append(c.at, m.At4(8080))
+		p.machines, p.checked = append(p.machines, m), append(p.checked, h.Serve(m, "tcp", checkPort))
+		p.at = append(p.at, m.At4(8080))
 		list = append(list, name, m.V4)
 	}
-	h.Apply(`
-apiVersion: external-backend.io/v1alpha1
-kind: ExternalBackend
-metadata: {name: pool}
-spec:
-  service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
-  ports: [{name: web, port: 80, targetPort: 8080}]
-  targets: %s
-  healthCheck: %s
+	h.ApplyBackend("pool", `
+service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
+ports: [{name: web, port: 80, targetPort: 8080}]
+targets: %s
+healthCheck: %s
 `, targets(list...), tcpCheck)
-	return c
+	return p
 }
 
-// versions names each slice with its resource version.
-func (c crew) versions() (list []string) {
-	c.h.T.Helper()
-	for _, s := range c.h.Slices("pool") {
-		list = append(list, c.h.Namespace+"/"+s.Name+" "+s.ResourceVersion)
+// versions returns the name and resource version of each slice.
+func (p pool) versions() (list []string) {
+	p.h.T.Helper()
+	for _, s := range p.h.Slices("pool") {
+		list = append(list, p.h.Namespace+"/"+s.Name+" "+s.ResourceVersion)
 	}
 	slices.Sort(list)
 	return list
 }
 
-// waitBlind waits until the manager's metric says whether its prober is blind.
+// waitBlind waits until the metric externalbackend_prober_blind has this value.
 func waitBlind(h *harness.Test, m *harness.Manager, want float64) {
 	h.T.Helper()
-	h.Eventually(fmt.Sprintf("the prober's blindness to be %v", want), func() error {
+	h.Eventually(fmt.Sprintf("externalbackend_prober_blind to be %v", want), func() error {
 		if is := m.Metrics()["externalbackend_prober_blind"]; is != want {
 			return fmt.Errorf("it is %v", is)
 		}

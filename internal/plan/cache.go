@@ -39,18 +39,7 @@ type inputs struct {
 	max        int
 }
 
-// Candidates decides which endpoints may be published.
-//
-//  1. Every target that is not Disabled yields an endpoint for each of its addresses that policy
-//     allows and whose family the Service serves.
-//  2. A published endpoint whose address has left spec or DNS stays for drainSeconds, unless policy
-//     refuses it. After a restart one that is Unread stays as it is while a name has no answer that
-//     may have led to it.
-//  3. Of two claimants of one ip:port for one Service port one wins whole: an older
-//     ExternalBackend's, then the lower tier, then Active before Draining, then the target's name. A
-//     leaving address loses to all others, a younger ExternalBackend's included.
-//  4. At most Max endpoints are published: first what is published already, then what is new,
-//     last what is leaving.
+// Candidates decides which endpoints may be published, by the rules of [buildCandidates].
 //
 // Slices of the template are to hold them. They are good until the next call: Publish writes their
 // conditions.
@@ -62,8 +51,8 @@ func (pc *Cache) Candidates(in Input, t endpointslice.Template) Candidates {
 		return pc.candidates
 	}
 	*pc = Cache{template: t, published: in.Published}
-	c := findCandidates(in)
-	if alone(&in) && c.next.IsZero() && !c.keeps {
+	c := buildCandidates(in)
+	if alone(&in) && c.nextDrainEnd.IsZero() && !c.keepsPublished {
 		pc.inputs, pc.candidates = now, c
 	}
 	return c

@@ -46,7 +46,7 @@ func TestOthersDoNotLeave(t *testing.T) {
 		at("primary", "203.0.113.3"),
 		at("standby", "203.0.113.4"),
 	)
-	c := findCandidates(drained(published, v1alpha1.Target{Name: "primary", Address: "203.0.113.4"}))
+	c := buildCandidates(drained(published, v1alpha1.Target{Name: "primary", Address: "203.0.113.4"}))
 	expect(t, c.Endpoints, "primary 203.0.113.4", "former 203.0.113.2 leaves", "primary 203.0.113.1 leaves")
 }
 
@@ -61,7 +61,7 @@ func TestLeavingAtTheBound(t *testing.T) {
 			Addrs:  []Addr{{IP: netip.MustParseAddr("203.0.113.3")}, {IP: netip.MustParseAddr("203.0.113.4")}},
 		},
 	}
-	c := findCandidates(in)
+	c := buildCandidates(in)
 	expect(t, c.Endpoints, "pool 203.0.113.3", "pool 203.0.113.4", "pool 203.0.113.1 leaves")
 	if n := c.Notes[0].Truncated; n != 0 {
 		t.Errorf("%d addresses are reported as truncated, none of which the name has", n)
@@ -75,7 +75,7 @@ func TestDuplicatesByName(t *testing.T) {
 		for name := range strings.FieldsSeq(order) {
 			targets = append(targets, v1alpha1.Target{Name: name, Address: "203.0.113.1"})
 		}
-		c := findCandidates(drained(standing(), targets...))
+		c := buildCandidates(drained(standing(), targets...))
 		expect(t, c.Endpoints, "a 203.0.113.1")
 		if loser := strings.Index(order, "b") / 2; c.Notes[loser].Duplicates != 1 {
 			t.Errorf("with %q the notes are %+v", order, c.Notes)
@@ -121,7 +121,7 @@ func TestSiblingClaims(t *testing.T) {
 			in.YoungerSiblings = sibling
 		}
 		t.Run(fmt.Sprintf("ours %s, sibling %s, older: %t", tt.ours, tt.sibling, tt.older), func(t *testing.T) {
-			c := findCandidates(in)
+			c := buildCandidates(in)
 			expect(t, c.Endpoints, want...)
 		})
 	}
@@ -162,7 +162,7 @@ func TestUnread(t *testing.T) {
 			if tt.permit != nil {
 				in.Permit = tt.permit
 			}
-			c := findCandidates(in)
+			c := buildCandidates(in)
 			expect(t, c.Endpoints, tt.want...)
 		})
 	}
@@ -207,7 +207,7 @@ func named() (endpoints []Endpoint, named []NamedAddr) {
 		},
 		"srv": {Status: AnswerCurrent, Addrs: []Addr{{IP: netip.MustParseAddr("203.0.113.3"), Port: 8080}}},
 	}
-	c := findCandidates(in)
+	c := buildCandidates(in)
 	return c.Endpoints, c.NamedAddrs(nil)
 }
 
@@ -235,7 +235,7 @@ func TestLeavingNames(t *testing.T) {
 			for range 2 { // the names go from plan to plan
 				in := drained(standing(endpoints...), tt.targets...)
 				in.Permit, in.NamedAddrs = partners, tt.named
-				c := findCandidates(in)
+				c := buildCandidates(in)
 				expect(t, c.Endpoints, tt.want...)
 				tt.named = c.NamedAddrs(nil)
 			}
@@ -306,7 +306,7 @@ func TestDrainEndBounded(t *testing.T) {
 	}
 	var until time.Time
 	for i := range 3 {
-		c := findCandidates(in)
+		c := buildCandidates(in)
 		p := slices.IndexFunc(c.Endpoints, func(e Endpoint) bool { return e.Addr == ahead.Addr })
 		if p < 0 || drain == 0 {
 			t.Fatalf("it has left: %v", c.Endpoints)

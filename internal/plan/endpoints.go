@@ -78,7 +78,7 @@ type PublishInput struct {
 //	terminating = its target is Draining, or its address is leaving
 //	ready       = publishNotReadyAddresses, or serving and not terminating
 func Publish(in PublishInput, c *Candidates) Publication {
-	out := Publication{Endpoints: c.Endpoints, States: make([]ProbeState, len(c.Endpoints)), Next: c.next}
+	out := Publication{Endpoints: c.Endpoints, States: make([]ProbeState, len(c.Endpoints)), Next: c.nextDrainEnd}
 	tiers := newTally(in.Backend, c)
 	out.judge(in, c, tiers)
 
@@ -94,14 +94,14 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	if !look.IsZero() && (out.Next.IsZero() || look.Before(out.Next)) {
 		out.Next = look
 	}
-	out.Tier.Provisional = restored && c.keeps
+	out.Tier.Provisional = restored && c.keepsPublished
 
 	noTier := out.Tier.Active == nil
 	out.FailOpen = noTier && tiers.endpoints > 0 &&
 		in.Backend.Spec.Failover.EffectiveWhenNoTierQualifies() == v1alpha1.NoTierAllEndpoints
 	for i := range c.Endpoints {
 		e := &c.Endpoints[i]
-		if c.keeps && c.origins[i].kept {
+		if c.keepsPublished && c.origins[i].asPublished {
 			continue
 		}
 		e.Serving = out.FailOpen || e.Healthy && (noTier || *out.Tier.Active == e.Tier)
@@ -117,7 +117,7 @@ func (p *Publication) judge(in PublishInput, c *Candidates, tiers *tally) {
 	probe := 0
 	for i := range c.Endpoints {
 		e, o := &c.Endpoints[i], &c.origins[i]
-		if o.kept {
+		if o.asPublished {
 			continue
 		}
 		if o.probed() {
@@ -129,7 +129,7 @@ func (p *Publication) judge(in PublishInput, c *Candidates, tiers *tally) {
 			verdict = Healthy
 		}
 		e.Terminating = o.draining
-		published, healthy, unread := c.published(i)
+		published, healthy, unread := c.publishedHealth(i)
 		e.Healthy = verdict == Healthy || verdict == Unknown && (published && healthy || !published && initial)
 		e.Unread = unread && o.probed() && verdict == Unknown
 		if !o.draining {
@@ -150,7 +150,7 @@ type tally struct {
 func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	t := &tally{}
 	for i := range c.origins {
-		if o := &c.origins[i]; !o.draining && !o.kept {
+		if o := &c.origins[i]; !o.draining && !o.asPublished {
 			t.tier(c.Endpoints[i].Tier)
 		}
 	}
@@ -158,7 +158,7 @@ func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 		target := &b.Spec.Targets[i]
 		active := target.EffectiveAdminState() == v1alpha1.AdminStateActive
 		answer := &c.Notes[i].Answer
-		if active && (answer.Status == AnswerPending || c.keeps && answer.missing()) {
+		if active && (answer.Status == AnswerPending || c.keepsPublished && answer.unknown()) {
 			t.tier(target.EffectiveTier()).Pending = true
 		}
 	}

@@ -28,7 +28,7 @@ func HandOver(ours, others []Endpoint, judged bool) ([]Endpoint, bool) {
 	for i, e := range ours {
 		ready = ready || e.Ready
 		for _, other := range byKey[e.Addr] {
-			if clash(e.Ports, other.Ports) {
+			if portsConflict(e.Ports, other.Ports) {
 				e.Ready, e.Serving, e.Terminating = other.Ready, other.Serving, other.Terminating
 				shared = true
 			}

@@ -26,7 +26,7 @@ type Filtered struct {
 // has been made before. Of an address whose name nobody knows any more it asks unnamed, which
 // refuses what no name could allow.
 func FilterPublished(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint, named []NamedAddr, permit Permit, unnamed func(netip.Addr, []Port) Refusal) Filtered {
-	leaving := newLeavers(b, nil, named)
+	lookup := newDrainingLookup(b, nil, named)
 	h := Filtered{Reasons: map[string]string{}}
 	judged := make(map[netip.Addr][]*Endpoint, len(standing))
 	judge := func(e *Endpoint, stands bool) {
@@ -35,7 +35,7 @@ func FilterPublished(b *v1alpha1.ExternalBackend, standing, withdrawn []Endpoint
 		}
 		judged[e.Addr] = append(judged[e.Addr], e)
 		var r Refusal
-		if name, known := leaving.name(b, e); known {
+		if name, known := lookup.nameOf(e); known {
 			r = permit(name, e.Addr, e.Ports)
 		} else {
 			r = unnamed(e.Addr, e.Ports)

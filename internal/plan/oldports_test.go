@@ -100,7 +100,7 @@ func TestWithOldPorts(t *testing.T) {
 			for _, p := range tt.live {
 				live.Spec.Ports = append(live.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port})
 			}
-			candidates := findCandidates(in)
+			candidates := buildCandidates(in)
 			before := slices.Clone(candidates.Endpoints)
 			got := candidates.WithOldPorts(
 				OldPortsInput{Backend: in.Backend, Live: live, Published: in.Published, Permit: in.Permit},

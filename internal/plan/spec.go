@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -49,8 +48,6 @@ func Resolves(b *v1alpha1.ExternalBackend) bool {
 func observes(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.HealthCheck != nil && b.Spec.HealthCheck.EffectiveMode() == v1alpha1.HealthCheckModeObserve
 }
-
-func drainTime(b *v1alpha1.ExternalBackend) time.Duration { return b.Spec.EffectiveDrain() }
 
 // failover is b's spec.failover with its defaults.
 func failover(b *v1alpha1.ExternalBackend) Failover {

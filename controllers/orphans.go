@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
@@ -103,22 +102,4 @@ func (r *Reconciler) awaitsService(b *v1alpha1.ExternalBackend, o *observation) 
 		return until
 	}
 	return time.Time{}
-}
-
-// ofService: a Service concerns the ExternalBackends on it, and those that are gone and whose
-// slices wait behind it.
-func (r *Reconciler) ofService(ctx context.Context, o client.Object) []reconcile.Request {
-	requests := r.behind(ctx, o.GetNamespace(), o.GetName())
-	list, err := r.listSlices(ctx, o.GetNamespace(), indexService, o.GetName())
-	if err != nil {
-		return requests // the cache can't be read, which has been logged for ExternalBackends
-	}
-	for _, s := range list {
-		waits := ownerless(s) && s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
-		owner := request(s.Namespace, s.Labels[v1alpha1.LabelName])
-		if waits && owner.Name != "" && !slices.Contains(requests, owner) {
-			requests = append(requests, owner)
-		}
-	}
-	return requests
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/external-backend/operator/internal/policy"
 )
 
-// policyPause is how long further changes of policies, Nodes and ServiceCIDRs are awaited after
-// one, so that a burst of them has policy compiled, and every ExternalBackend reconciled, once.
-const policyPause = 100 * time.Millisecond
+// policyDelay is how long further changes of policies, Nodes and ServiceCIDRs are gathered after
+// the first. A burst of them compiles policy, and reconciles each ExternalBackend, only once.
+const policyDelay = 100 * time.Millisecond
 
 // policies keeps the policy that is compiled from the ExternalBackendPolicies and the ranges of
 // this cluster, as the cache shows them.
@@ -30,41 +30,42 @@ type policies struct {
 	defaultDeny   bool
 	clusterDomain string
 
-	changes chan struct{} // holds one where something has changed; nil: nobody runs
-	// tell has every ExternalBackend reconciled, or where differs is given those with an address of
-	// which it reports that policy takes it for something else now.
-	tell func(ctx context.Context, differs func(netip.Addr) bool)
+	// wake has room for one value. It makes run compile policy.
+	wake chan struct{}
+	// enqueue has the ExternalBackends reconciled that have an affected address: one that policy
+	// classifies differently now. Where affected is nil it has all of them reconciled.
+	enqueue func(ctx context.Context, affected func(netip.Addr) bool)
 
-	mu    sync.Mutex  // held while policy is compiled
-	set   *policy.Set // nil: has to be compiled
-	rules bool        // more has changed than ranges, and not everyone has been told
-	views sync.Map    // what each namespace may use, a namespaceView by name; read without mu
+	mu         sync.Mutex  // held while policy is compiled
+	set        *policy.Set // nil: has to be compiled
+	enqueueAll bool        // more than ranges has changed since run enqueued last
+	views      sync.Map    // the namespaceView of each namespace, by name; read without mu
 }
 
-// namespaceView is what one namespace may use by one compilation.
+// namespaceView is what one namespace may use, by one compilation.
 type namespaceView struct {
 	set  *policy.Set
 	view *policy.View
 }
 
-// changed makes the next view be compiled anew, and tells everyone soon.
-func (p *policies) changed() {
+// rulesChanged makes the next reconcile compile policy, and run enqueue all ExternalBackends soon.
+func (p *policies) rulesChanged() {
 	p.mu.Lock()
-	p.set, p.rules = nil, true
+	p.set, p.enqueueAll = nil, true
 	p.mu.Unlock()
-	p.signal()
+	p.rangesChanged()
 }
 
-// signal has run compile policy soon. Until then all go by the ranges that they know: Nodes come
-// and go all the time, and few ExternalBackends have addresses among theirs.
-func (p *policies) signal() {
+// rangesChanged makes run compile policy soon. Until then the ranges that are known apply: Nodes
+// come and go all the time, and few ExternalBackends have addresses among theirs.
+func (p *policies) rangesChanged() {
 	select {
-	case p.changes <- struct{}{}:
+	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// namespaceChanged renews the view of a namespace whose labels have changed.
+// namespaceChanged makes the view of a namespace again, whose labels have changed.
 func (p *policies) namespaceChanged(ctx context.Context, namespace string) {
 	p.mu.Lock() // a view that is being made may not have seen the labels
 	v, known := p.views.Load(namespace)
@@ -73,47 +74,50 @@ func (p *policies) namespaceChanged(ctx context.Context, namespace string) {
 	}
 	p.mu.Unlock()
 	if known {
-		p.renew(ctx, namespace)
+		p.refresh(ctx, namespace)
 	}
 }
 
-// run compiles policy after changes, until ctx ends. So the probing engine, which only ever reads
-// what is compiled, goes by the new policy before the last ExternalBackend has been reconciled by
-// it.
+// run compiles policy after changes, until ctx ends. It does not leave that to the reconciles, so
+// that the prober, which only reads what is compiled, follows the new policy before the last
+// ExternalBackend has been reconciled.
 func (p *policies) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.changes:
+		case <-p.wake:
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(policyPause):
+		case <-time.After(policyDelay):
 		}
 		select {
-		case <-p.changes: // what is compiled now has seen it
+		case <-p.wake: // the compilation that follows covers it
 		default:
 		}
+
 		p.mu.Lock()
 		before := p.set
-		if p.rules {
+		if p.enqueueAll {
 			before = nil
 		}
-		p.set, p.rules = nil, false
+		p.set, p.enqueueAll = nil, false
 		p.mu.Unlock()
+
 		p.views.Range(func(namespace, _ any) bool {
-			p.renew(ctx, namespace.(string))
+			p.refresh(ctx, namespace.(string))
 			return ctx.Err() == nil
 		})
-		p.tell(ctx, p.differs(before))
+		p.enqueue(ctx, p.affectedSince(before))
 	}
 }
 
-// differs returns what tells which addresses are of another kind than before; nil where more may
-// have changed.
-func (p *policies) differs(before *policy.Set) func(netip.Addr) bool {
+// affectedSince returns a function that reports whether policy classifies an address differently
+// than before. It returns nil if anything else may have changed.
+func (p *policies) affectedSince(before *policy.Set) func(netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.set
@@ -123,9 +127,9 @@ func (p *policies) differs(before *policy.Set) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return !before.SameKinds(now, a) }
 }
 
-// renew makes the view of a namespace anew. Where that fails the old one holds until somebody
+// refresh makes the view of a namespace again. If that fails the old one stays until somebody
 // reconciles there.
-func (p *policies) renew(ctx context.Context, namespace string) {
+func (p *policies) refresh(ctx context.Context, namespace string) {
 	_, err := p.view(ctx, namespace)
 	if apierrors.IsNotFound(err) {
 		p.views.Delete(namespace)
@@ -134,7 +138,7 @@ func (p *policies) renew(ctx context.Context, namespace string) {
 	}
 }
 
-// compiled returns what namespace may use by the last compilation, nil where nobody has asked for
+// compiled returns what namespace may use by the last compilation, or nil if nobody has asked for
 // it yet. It never blocks.
 func (p *policies) compiled(namespace string) *policy.View {
 	if v, ok := p.views.Load(namespace); ok {
@@ -143,7 +147,7 @@ func (p *policies) compiled(namespace string) *policy.View {
 	return nil
 }
 
-// view returns what namespace may use, compiled anew where something has changed. All reads are
+// view returns what namespace may use. It compiles policy if something has changed. All reads are
 // from the cache.
 func (p *policies) view(ctx context.Context, namespace string) (*policy.View, error) {
 	p.mu.Lock()
@@ -156,9 +160,10 @@ func (p *policies) view(ctx context.Context, namespace string) (*policy.View, er
 	if v, ok := p.views.Load(namespace); ok && v.(namespaceView).set == p.set {
 		return v.(namespaceView).view, nil
 	}
+
 	var ns corev1.Namespace
 	if err := p.client.Get(ctx, types.NamespacedName{Name: namespace}, &ns); err != nil {
-		return nil, err // without its labels nobody knows which policies select it
+		return nil, err // its labels decide which policies select it
 	}
 	v := p.set.For(ns.Labels)
 	p.views.Store(namespace, namespaceView{p.set, v})
@@ -181,15 +186,18 @@ func (p *policies) compileLocked(ctx context.Context) error {
 		ClusterDomain: p.clusterDomain,
 	})
 	for _, problem := range problems {
-		ctrl.LoggerFrom(ctx).Info("An entry of an ExternalBackendPolicy can't be read and allows nothing", "problem", problem.String())
+		ctrl.LoggerFrom(ctx).Info("An entry of an ExternalBackendPolicy can't be read and allows nothing",
+			"problem", problem.String())
 	}
 	p.set = set
 	return nil
 }
 
-// clusterRanges are the Service, pod and node addresses of this cluster. What can't be read is no
-// range.
-func clusterRanges(declared []netip.Prefix, nodes []corev1.Node, cidrs []networkingv1.ServiceCIDR) policy.ClusterRanges {
+// clusterRanges returns the Service, pod and node addresses of this cluster. It leaves out what
+// can't be parsed.
+func clusterRanges(
+	declared []netip.Prefix, nodes []corev1.Node, cidrs []networkingv1.ServiceCIDR,
+) policy.ClusterRanges {
 	out := policy.ClusterRanges{Declared: declared}
 	discover := func(texts ...string) {
 		for _, text := range texts {

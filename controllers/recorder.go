@@ -38,7 +38,7 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager) (events.EventRecorder, e
 	if _, err := broadcaster.StartLogging(log.V(1)); err != nil {
 		return nil, err
 	}
-	return broadcaster.NewRecorder(mgr.GetScheme(), "external-backend"), mgr.Add(runnable(func(ctx context.Context) error {
+	return broadcaster.NewRecorder(mgr.GetScheme(), "external-backend"), mgr.Add(leaderRunnable(func(ctx context.Context) error {
 		<-ctx.Done()
 		broadcaster.Shutdown()
 		return nil

@@ -406,7 +406,7 @@ func TestDeadWhileOthersFail(t *testing.T) {
 	}
 	w.expectReady("http", "203.0.113.3")
 	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.4/32")}
-	w.reconciler.policies.changed()
+	w.reconciler.policies.rulesChanged()
 	_, _ = w.reconcile()
 	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.4")]; ok {
 		t.Error("what policy refuses stays")
@@ -447,7 +447,7 @@ func TestPortAddedWithoutSlices(t *testing.T) {
 	_, _ = w.reconcile()
 	verdict(probe.Unhealthy, 1, 2)(w)
 	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.3/32")}
-	w.reconciler.policies.changed()
+	w.reconciler.policies.rulesChanged()
 	_, _ = w.reconcile()
 	w.expectReady("http", "203.0.113.2")
 	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.3")]; ok {
@@ -613,7 +613,7 @@ func TestWithdrawnDespiteLabels(t *testing.T) {
 	w.settle()
 	w.spec(`{service: {labels: {"example.com/": x}}}`)
 	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
-	w.reconciler.policies.changed()
+	w.reconciler.policies.rulesChanged()
 	w.settle()
 	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec: spec.service.labels")
 	w.expectReady("http", "203.0.113.2")

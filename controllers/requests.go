@@ -2,60 +2,131 @@ package controllers
 
 import (
 	"context"
-	"time"
+	"net/netip"
+	"slices"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/resolve"
 )
 
-// requestTimeout bounds one request to the API server: longer than a webhook may take (30 s), so
-// that a slow one still lets a write through, and shorter than the API server's own bound of a
-// minute.
-const requestTimeout = 40 * time.Second
-
-// timed gives each write a time of its own, so that one that hangs takes none from those after it.
-// Reads go to the cache.
-type timed struct{ client.Client }
-
-// within runs one request.
-func within(ctx context.Context, request func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	defer awaiting(ctx)()
-	return request(ctx)
+func newRequest(namespace, name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-func (t timed) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
-	return within(ctx, func(ctx context.Context) error { return t.Client.Create(ctx, o, options...) })
+// listRequests returns a request for each ExternalBackend that the options select.
+func (r *Reconciler) listRequests(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+	var list v1alpha1.ExternalBackendList
+	if err := r.List(ctx, &list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Can't list ExternalBackends from the cache")
+		return nil
+	}
+	requests := make([]reconcile.Request, len(list.Items))
+	for i := range list.Items {
+		requests[i] = newRequest(list.Items[i].Namespace, list.Items[i].Name)
+	}
+	return requests
 }
 
-func (t timed) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
-	return within(ctx, func(ctx context.Context) error { return t.Client.Update(ctx, o, options...) })
+// requestsOnService returns the ExternalBackends that publish behind a Service.
+func (r *Reconciler) requestsOnService(ctx context.Context, namespace, service string) []reconcile.Request {
+	if service == "" {
+		return nil
+	}
+	return r.listRequests(ctx, client.InNamespace(namespace), client.MatchingFields{indexService: service})
 }
 
-func (t timed) Patch(ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption) error {
-	return within(ctx, func(ctx context.Context) error { return t.Client.Patch(ctx, o, p, options...) })
+// requestsForEndpoints returns the ExternalBackends that an Endpoints object concerns: those on the
+// Service of its name.
+func (r *Reconciler) requestsForEndpoints(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.requestsOnService(ctx, o.GetNamespace(), o.GetName())
 }
 
-func (t timed) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
-	return within(ctx, func(ctx context.Context) error { return t.Client.Delete(ctx, o, options...) })
+// requestsForService returns the ExternalBackends that a Service concerns: those on it, and those
+// that are gone and have left slices without an owner behind it.
+func (r *Reconciler) requestsForService(ctx context.Context, o client.Object) []reconcile.Request {
+	requests := r.requestsOnService(ctx, o.GetNamespace(), o.GetName())
+	list, err := r.listSlices(ctx, o.GetNamespace(), indexService, o.GetName())
+	if err != nil {
+		return requests // listing the ExternalBackends has logged that the cache can't be read
+	}
+	for _, s := range list {
+		orphan := ownerless(s) && s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
+		owner := newRequest(s.Namespace, s.Labels[v1alpha1.LabelName])
+		if orphan && owner.Name != "" && !slices.Contains(requests, owner) {
+			requests = append(requests, owner)
+		}
+	}
+	return requests
 }
 
-func (t timed) Status() client.SubResourceWriter { return timedStatus{t.Client.Status()} }
-
-// timedStatus does so for writes of status.
-type timedStatus struct{ client.SubResourceWriter }
-
-func (t timedStatus) Patch(ctx context.Context, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
-	return within(ctx, func(ctx context.Context) error { return t.SubResourceWriter.Patch(ctx, o, p, options...) })
+// requestsForSlice returns the ExternalBackends that a slice concerns: all on its Service, and the
+// one that wrote it, even if that is gone.
+func (r *Reconciler) requestsForSlice(ctx context.Context, o client.Object) []reconcile.Request {
+	labels := o.GetLabels()
+	requests := r.requestsOnService(ctx, o.GetNamespace(), labels[discoveryv1.LabelServiceName])
+	if labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy && labels[v1alpha1.LabelName] != "" {
+		requests = append(requests, newRequest(o.GetNamespace(), labels[v1alpha1.LabelName]))
+	}
+	return requests
 }
 
-// timedReader does so for reads from the API server itself.
-type timedReader struct{ client.Reader }
-
-func (t timedReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-	return within(ctx, func(ctx context.Context) error { return t.Reader.Get(ctx, key, o, options...) })
+// requestsForAddresses returns the ExternalBackends that have an affected address in their spec, an
+// answer or a slice. It returns all of them if affected is nil.
+func (r *Reconciler) requestsForAddresses(ctx context.Context, affected func(netip.Addr) bool) []reconcile.Request {
+	all := r.listRequests(ctx)
+	if affected == nil {
+		return all
+	}
+	return slices.DeleteFunc(all, func(request reconcile.Request) bool {
+		var b v1alpha1.ExternalBackend
+		if err := r.Get(ctx, request.NamespacedName, &b); err != nil {
+			return apierrors.IsNotFound(err)
+		}
+		own, err := r.slicesOf(ctx, request.NamespacedName)
+		answers := r.Resolver.Snapshot(request.NamespacedName)
+		return err == nil && !slices.ContainsFunc(addressesOf(&b, own, answers), affected)
+	})
 }
 
-func (t timedReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	return within(ctx, func(ctx context.Context) error { return t.Reader.List(ctx, list, options...) })
+// addressesOf returns all addresses that policy decides on for b.
+func addressesOf(
+	b *v1alpha1.ExternalBackend, own []*discoveryv1.EndpointSlice, answers map[resolve.Question]resolve.Answer,
+) []netip.Addr {
+	var out []netip.Addr
+	add := func(text string) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a)
+		}
+	}
+
+	for i := range b.Spec.Targets {
+		add(b.Spec.Targets[i].Address)
+	}
+	if b.Spec.DNS != nil {
+		for _, text := range b.Spec.DNS.Nameservers {
+			if ns, err := parseNameserver(text, b.Spec.DNS.Transport); err == nil {
+				out = append(out, ns.Addr())
+			}
+		}
+	}
+	for _, answer := range answers {
+		for i := range answer.Addrs {
+			out = append(out, answer.Addrs[i].IP)
+		}
+	}
+	for _, s := range own {
+		for i := range s.Endpoints {
+			for _, text := range s.Endpoints[i].Addresses {
+				add(text)
+			}
+		}
+	}
+	return out
 }

@@ -269,8 +269,8 @@ func TestOrphansHearOfTheirService(t *testing.T) {
 	w := newWorld(t, service, slice)
 	w.spec(having(attaching))
 	w.refresh()
-	got := w.reconciler.ofService(t.Context(), service)
-	if want := []ctrl.Request{request(shop.Namespace, "shop"), request(shop.Namespace, "former")}; !slices.Equal(
+	got := w.reconciler.requestsForService(t.Context(), service)
+	if want := []ctrl.Request{newRequest(shop.Namespace, "shop"), newRequest(shop.Namespace, "former")}; !slices.Equal(
 		got,
 		want,
 	) {

@@ -73,7 +73,7 @@ func watching(t *testing.T, w *world) *informers {
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return w.live.RESTMapper(), nil },
 	})
 	w.ok(err)
-	w.ok(w.reconciler.addController(mgr, &flipQueue{}))
+	w.ok(w.reconciler.addController(mgr, &healthQueue{}))
 	stopped := make(chan error)
 	go func() { stopped <- mgr.Start(t.Context()) }()
 	t.Cleanup(func() { w.ok(<-stopped) })
@@ -89,7 +89,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 		r := w.reconciler
 		var compiled, told atomic.Int32
 		p := &policies{
-			changes: make(chan struct{}, 1),
+			wake: make(chan struct{}, 1),
 			client: interceptor.NewClient(cachedClient{w.live, w}, interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if _, ok := list.(*v1alpha1.ExternalBackendPolicyList); ok {
@@ -101,7 +101,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 		}
 		r.policies = p
 		informers := watching(t, w)
-		p.tell = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
+		p.enqueue = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
 		addr := netip.MustParseAddrPort("203.0.113.1:8080")
 		m := r.memories.of(shop)
 		m.setDial(map[netip.AddrPort]string{addr: ""})
@@ -127,7 +127,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 			if err := r.PermitDial(shop, addr); (err == nil) != refused || int(compiled.Load()) != 1+n {
 				t.Errorf("right after the change: %v, compiled %d times", err, compiled.Load())
 			}
-			time.Sleep(policyPause)
+			time.Sleep(policyDelay)
 			synctest.Wait()
 			if err := r.PermitDial(shop, addr); (err != nil) != refused || int(compiled.Load()) != 2+n ||
 				int(told.Load()) != 1+n {
@@ -147,7 +147,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 func TestRulesMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.reconciler.policies.changes = make(chan struct{}, 1)
+		w.reconciler.policies.wake = make(chan struct{}, 1)
 		informers := watching(t, w)
 		for _, kind := range []func() client.Object{
 			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} }, func() client.Object { return &networkingv1.ServiceCIDR{} },
@@ -162,7 +162,7 @@ func TestRulesMadeAnew(t *testing.T) {
 				anew.SetUID(uid)
 				anew.SetGeneration(1)
 				informer.Update(old, anew)
-				time.Sleep(policyPause)
+				time.Sleep(policyDelay)
 				synctest.Wait()
 				if kept := w.reconciler.policies.set != nil; kept != (uid == "first") {
 					t.Errorf("%T: after an update to the %s object the old rules hold: %t", old, uid, kept)
@@ -176,7 +176,7 @@ func TestRulesMadeAnew(t *testing.T) {
 		dual.Spec.CIDRs = append(dual.Spec.CIDRs, "fd00:10:96::/112")
 		w.reconciler.policies.set = &policy.Set{}
 		informer.Update(single, dual)
-		time.Sleep(policyPause)
+		time.Sleep(policyDelay)
 		synctest.Wait()
 		if w.reconciler.policies.set != nil {
 			t.Error("a cluster that has become dual stack guards its new range of Services not")
@@ -220,15 +220,15 @@ func TestNodesComeAndGo(t *testing.T) {
 		r := w.reconciler
 		var nodes []corev1.Node
 		r.policies.client = nodeReader{r.Client, &nodes}
-		r.policies.changes = make(chan struct{}, 1)
+		r.policies.wake = make(chan struct{}, 1)
 		informers := watching(t, w)
-		tell := r.policies.tell
+		enqueue := r.policies.enqueue
 		var woken []string
-		r.policies.tell = func(ctx context.Context, differs func(netip.Addr) bool) {
-			for _, request := range r.concerned(ctx, differs) {
+		r.policies.enqueue = func(ctx context.Context, affected func(netip.Addr) bool) {
+			for _, request := range r.requestsForAddresses(ctx, affected) {
 				woken = append(woken, request.Name)
 			}
-			tell(ctx, differs)
+			enqueue(ctx, affected)
 		}
 		_, err := r.policies.view(t.Context(), shop.Namespace)
 		w.ok(err)
@@ -241,7 +241,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			}
 		}
 		expect := func(what string, want ...string) {
-			time.Sleep(policyPause)
+			time.Sleep(policyDelay)
 			synctest.Wait()
 			slices.Sort(woken)
 			if !slices.Equal(woken, want) {

@@ -36,7 +36,7 @@ func TestSiblingsAreWoken(t *testing.T) {
 	edited.Generation++
 	dying.DeletionTimestamp = new(metav1.Now())
 	moved.UID = "another"
-	h := w.reconciler.wakeSiblings()
+	h := w.reconciler.siblingHandler()
 	for _, tt := range []struct {
 		name string
 		tell func(priorityqueue.PriorityQueue[reconcile.Request])
@@ -67,7 +67,7 @@ func TestSiblingsAreWoken(t *testing.T) {
 		for range tt.want {
 			request, priority, _ := q.GetWithPriority()
 			got = append(got, request.Name)
-			if priority != flipPriority {
+			if priority != urgentPriority {
 				t.Errorf("%s: %s is woken with priority %d", tt.name, request.Name, priority)
 			}
 		}

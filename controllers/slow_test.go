@@ -146,7 +146,7 @@ func (s slow) Update(ctx context.Context, o client.Object, options ...client.Upd
 func slowWorld(t *testing.T, s slow) *world {
 	w := newWorld(t)
 	s.Client = w.reconciler.Client
-	w.reconciler.Client = timed{s}
+	w.reconciler.Client = timeoutClient{s}
 	w.reconciler.flights.requeue = func(types.NamespacedName) {}
 	return w
 }
@@ -226,7 +226,7 @@ func TestSlowHoldNobody(t *testing.T) {
 					ended <- time.Since(start)
 					return ctrl.Result{}, nil
 				}
-				return ctrl.Result{}, within(ctx, func(ctx context.Context) error {
+				return ctrl.Result{}, withTimeout(ctx, func(ctx context.Context) error {
 					select {
 					case <-ctx.Done():
 					case <-time.After(30 * time.Second):

@@ -212,7 +212,7 @@ func TestRefusedWhileInvalid(t *testing.T) {
 		t.Fatalf("%d endpoints of an invalid spec, want both as before", n)
 	}
 	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
-	w.reconciler.policies.changed()
+	w.reconciler.policies.rulesChanged()
 	w.settle()
 	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.2")]; !ok || len(w.endpoints()) != 1 {
 		t.Errorf("published: %v", w.endpoints())
@@ -290,7 +290,7 @@ func TestPermittedAgainWhileInvalid(t *testing.T) {
 				for _, a := range refused {
 					w.reconciler.policies.declared = append(w.reconciler.policies.declared, netip.MustParsePrefix(a+"/32"))
 				}
-				w.reconciler.policies.changed()
+				w.reconciler.policies.rulesChanged()
 				w.settle()
 				w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "a" (`)
 				if n := len(w.endpoints()); n != 2-len(refused) {
@@ -303,7 +303,7 @@ func TestPermittedAgainWhileInvalid(t *testing.T) {
 				}
 
 				w.reconciler.policies.declared = nil
-				w.reconciler.policies.changed()
+				w.reconciler.policies.rulesChanged()
 				w.refuse = func(o client.Object) error {
 					if _, ok := o.(*discoveryv1.EndpointSlice); ok {
 						return apierrors.NewTooManyRequests("slow down", 1)
@@ -369,7 +369,7 @@ func TestRenamedWhileInvalid(t *testing.T) {
 	rules("*.example.com")
 	published("after a restart", 2)
 	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
-	w.reconciler.policies.changed()
+	w.reconciler.policies.rulesChanged()
 	published("one of them refused whatever its name", 1)
 
 	w.spec(`{targets: [{name: pool, hostname: pool.example.com, ports: null}]}`)
@@ -472,7 +472,7 @@ func TestRefusedName(t *testing.T) {
 		t.Errorf("state %s", got)
 	}
 	w.reconciler.policies.defaultDeny = false
-	w.reconciler.policies.changed()
+	w.reconciler.policies.rulesChanged()
 	resolves(1, 3)(w)
 	verdict(probe.Healthy, 1, 3)(w)
 	w.settle()

@@ -1,0 +1,76 @@
+package controllers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// coalesceWindow is how long after a write of slices further changes of health of the same
+// ExternalBackend are gathered. A burst of them costs one write, and a single one does not wait.
+const coalesceWindow = 250 * time.Millisecond
+
+// urgentPriority is the priority in the workqueue of changes of health, and of the siblings of a
+// deleted ExternalBackend. Changes by users have 0, so that many new objects delay neither.
+const urgentPriority = 10
+
+// workQueue is the queue of a controller.
+type workQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// healthQueue enqueues the ExternalBackends for which an engine has news. It carries keys only: the
+// reconcile reads the news itself.
+type healthQueue struct {
+	// lastWrite returns when slices of an ExternalBackend were last written.
+	lastWrite func(types.NamespacedName) time.Time
+
+	mu    sync.Mutex
+	queue workQueue // nil until the controller starts
+}
+
+// start is called by the controller. Keys that were notified before that need not be enqueued,
+// because the first reconciles see everything.
+func (h *healthQueue) start(_ context.Context, queue workQueue) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.queue = queue
+	return nil
+}
+
+func (h *healthQueue) started() workQueue {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.queue
+}
+
+// notify enqueues an ExternalBackend before those that users have changed. It never blocks.
+func (h *healthQueue) notify(key types.NamespacedName) {
+	if queue := h.started(); queue != nil {
+		wait := max(0, coalesceWindow-time.Since(h.lastWrite(key)))
+		addUrgent(queue, reconcile.Request{NamespacedName: key}, wait)
+	}
+}
+
+// add enqueues requests with the ordinary priority.
+func (h *healthQueue) add(requests []reconcile.Request) {
+	queue := h.started()
+	if queue == nil {
+		return
+	}
+	for _, request := range requests {
+		queue.Add(request)
+	}
+}
+
+// addUrgent enqueues a request after a while, with urgentPriority.
+func addUrgent(queue workQueue, request reconcile.Request, after time.Duration) {
+	if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		q.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: new(urgentPriority)}, request)
+		return
+	}
+	queue.AddAfter(request, after)
+}

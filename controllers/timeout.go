@@ -1,0 +1,69 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// requestTimeout bounds one request to the API server. It is longer than a webhook may take (30 s),
+// so that a slow one still lets a write through. It is shorter than the API server's own bound of a
+// minute.
+const requestTimeout = 40 * time.Second
+
+// withTimeout runs one request to the API server.
+func withTimeout(ctx context.Context, request func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	defer awaiting(ctx)()
+	return request(ctx)
+}
+
+// timeoutClient gives each write its own timeout, so that one that hangs leaves the others theirs.
+// Reads go to the cache and need none.
+type timeoutClient struct{ client.Client }
+
+func (t timeoutClient) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Create(ctx, o, options...) })
+}
+
+func (t timeoutClient) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Update(ctx, o, options...) })
+}
+
+func (t timeoutClient) Patch(
+	ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption,
+) error {
+	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Patch(ctx, o, p, options...) })
+}
+
+func (t timeoutClient) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Delete(ctx, o, options...) })
+}
+
+func (t timeoutClient) Status() client.SubResourceWriter {
+	return timeoutStatusWriter{t.Client.Status()}
+}
+
+// timeoutStatusWriter does the same for writes of status.
+type timeoutStatusWriter struct{ client.SubResourceWriter }
+
+func (t timeoutStatusWriter) Patch(
+	ctx context.Context, o client.Object, p client.Patch, options ...client.SubResourcePatchOption,
+) error {
+	return withTimeout(ctx, func(ctx context.Context) error { return t.SubResourceWriter.Patch(ctx, o, p, options...) })
+}
+
+// timeoutReader does the same for reads that bypass the cache.
+type timeoutReader struct{ client.Reader }
+
+func (t timeoutReader) Get(
+	ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
+) error {
+	return withTimeout(ctx, func(ctx context.Context) error { return t.Reader.Get(ctx, key, o, options...) })
+}
+
+func (t timeoutReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return withTimeout(ctx, func(ctx context.Context) error { return t.Reader.List(ctx, list, options...) })
+}

@@ -5,77 +5,81 @@ import (
 	"net/netip"
 )
 
-// addressIndex numbers addresses in the order in which they come: a table with open addressing and
-// without pointers, because every plan makes two of them for all endpoints. It tells the addresses
-// of one family apart, and those of both as long as none is IPv4-mapped.
+// addressIndex numbers addresses in the order in which they come. It is a hash table with open
+// addressing and without pointers, because every plan makes two of them for all endpoints. An IPv4
+// address and the same address mapped to IPv6 have one number.
 type addressIndex struct {
 	keys  [][16]byte // by number
-	slots []int32    // number + 1; 0: free. A power of two, at most half of them taken
-	// the number after the one asked for last: addresses are mostly asked for in the order in which
-	// they came
+	table []int32    // number + 1; 0: free. Its length is a power of two, at most half of it is taken
+	// next is the number after the one that was looked up last: addresses are mostly looked up in the
+	// order in which they came.
 	next int
 }
 
-var hashSeed = maphash.MakeSeed() // addresses are other people's choice, and should not be able to collide at will
+// hashSeed is random, because others choose the addresses and should not be able to make them
+// collide.
+var hashSeed = maphash.MakeSeed()
 
+// newAddressIndex returns an index with memory for n addresses.
 func newAddressIndex(n int) addressIndex {
 	size := 8
 	for size < 2*n {
 		size *= 2
 	}
-	return addressIndex{keys: make([][16]byte, 0, n), slots: make([]int32, size)}
+	return addressIndex{keys: make([][16]byte, 0, n), table: make([]int32, size)}
 }
 
-// find returns the number of an address; -1 where it has none.
+// find returns the number of an address; -1 if it has none.
 func (x *addressIndex) find(a netip.Addr) int32 {
 	key := a.As16()
 	n, _ := x.lookup(&key)
 	return n
 }
 
-// number returns the number of an address, a new one where it has none.
+// number returns the number of an address. An address without one gets the next.
 func (x *addressIndex) number(a netip.Addr) int32 {
 	key := a.As16()
-	n, slot := x.lookup(&key)
+	n, position := x.lookup(&key)
 	if n >= 0 {
 		return n
 	}
-	if 2*len(x.keys) >= len(x.slots) {
+	if 2*len(x.keys) >= len(x.table) {
 		x.grow()
-		slot = x.slot(&key)
+		position = x.position(&key)
 	}
 	x.keys = append(x.keys, key)
 	x.next = len(x.keys)
-	x.slots[slot] = int32(x.next)
+	x.table[position] = int32(x.next)
 	return int32(x.next) - 1
 }
 
-// lookup returns the number of key, or -1 and the slot where it would be.
-func (x *addressIndex) lookup(key *[16]byte) (n int32, slot int) {
+// lookup returns the number of key, or -1 and the position in the table where it would be.
+func (x *addressIndex) lookup(key *[16]byte) (n int32, position int) {
 	if x.next < len(x.keys) && x.keys[x.next] == *key {
 		x.next++
 		return int32(x.next) - 1, 0
 	}
-	slot = x.slot(key)
-	if n = x.slots[slot] - 1; n >= 0 {
+	position = x.position(key)
+	if n = x.table[position] - 1; n >= 0 {
 		x.next = int(n) + 1
 	}
-	return n, slot
+	return n, position
 }
 
-// slot is where key is, or would be.
-func (x *addressIndex) slot(key *[16]byte) int {
-	mask := len(x.slots) - 1
+// position is where key is in the table, or would be.
+func (x *addressIndex) position(key *[16]byte) int {
+	mask := len(x.table) - 1
 	for i := int(maphash.Bytes(hashSeed, key[:])) & mask; ; i = (i + 1) & mask {
-		if n := x.slots[i]; n == 0 || x.keys[n-1] == *key {
+		if n := x.table[i]; n == 0 || x.keys[n-1] == *key {
 			return i
 		}
 	}
 }
 
+// grow doubles the table.
 func (x *addressIndex) grow() {
-	x.slots = make([]int32, 2*len(x.slots))
+	x.table = make([]int32, 2*len(x.table))
 	for i := range x.keys {
-		x.slots[x.slot(&x.keys[i])] = int32(i + 1)
+		x.table[x.position(&x.keys[i])] = int32(i + 1)
 	}
 }

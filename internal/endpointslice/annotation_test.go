@@ -142,7 +142,7 @@ func TestPublishedTwice(t *testing.T) {
 
 // TestAnnotationSize: an annotation may have 256 KiB, all of an object together.
 func TestAnnotationSize(t *testing.T) {
-	var r runEncoder
+	var r annotationEncoder
 	for i := range maxPerSlice {
 		r.add(
 			&Endpoint{

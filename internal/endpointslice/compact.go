@@ -5,97 +5,110 @@ import (
 	"slices"
 )
 
-// fold empties light slices into others: steps 4 and 5 of the package comment.
-func (p *planner) fold(g *group) {
-	anyone := func(*slot) bool { return true }
-	written := func(s *slot) bool { return s.written }
-	p.foldInto(g, func(s *slot) bool { return s.written && !s.flipped && !s.renamed }, written, 0)
-	if p.lights(g) <= maxLight {
+// compact moves the endpoints of half-empty slices into others: steps 4 and 5 of the package
+// comment.
+func (p *planner) compact(g *group) {
+	anySlice := func(*plannedSlice) bool { return true }
+	written := func(s *plannedSlice) bool { return s.written }
+	p.compactInto(g, func(s *plannedSlice) bool {
+		return s.written && !s.effects.conditionsChange && !s.onlyMetadata
+	}, written, 0)
+	if p.countHalfEmpty(g) <= maxHalfEmpty {
 		return
 	}
-	// Nothing that is free will do. First the slice that costs a deletion more, then those that have
-	// to be written once more before their endpoints move.
-	p.foldOne(g, func(s *slot) bool { return !s.written }, func(s *slot) bool { return s.written && s.light(p.template.Max) })
-	p.foldInto(g, written, written, maxLight)
-	if p.crowded(g) {
-		p.foldInto(g, anyone, anyone, maxLight)
+
+	// From here on compaction has a price: first one deletion more, then slices that have to be
+	// written once more before their endpoints move.
+	p.compactOne(g)
+	p.compactInto(g, written, written, maxHalfEmpty)
+	if p.exceedsBound(g) {
+		p.compactInto(g, anySlice, anySlice, maxHalfEmpty)
 	}
 }
 
-// lights counts the light slices of g.
-func (p *planner) lights(g *group) (n int) {
-	for _, s := range g.slots {
-		if s.light(p.template.Max) {
+// countHalfEmpty returns the number of half-empty slices of g.
+func (p *planner) countHalfEmpty(g *group) (n int) {
+	for _, s := range g.slices {
+		if s.halfEmpty(p.template.Max) {
 			n++
 		}
 	}
 	return n
 }
 
-// crowded reports whether g holds more slices than it ever should.
-func (p *planner) crowded(g *group) bool {
+// exceedsBound reports whether g has more slices than the package comment proves for regular
+// groups.
+func (p *planner) exceedsBound(g *group) bool {
 	n := 0
-	for _, s := range g.slots {
+	for _, s := range g.slices {
 		if s.size > 0 {
 			n++
 		}
 	}
-	return n > 2*((len(g.wanted)+p.template.Max-1)/p.template.Max)+1
+	ideal := (len(g.wanted) + p.template.Max - 1) / p.template.Max
+	return n > 2*ideal+1
 }
 
-// foldInto folds light donors, the smallest first, into receivers, until no more than enough light
-// slices are left in the group.
-func (p *planner) foldInto(g *group, donor, receiver func(*slot) bool, enough int) {
-	lights := p.lights(g)
+// compactInto moves the endpoints of half-empty donors, the smallest first, into receivers, until
+// the group has no more than enough half-empty slices.
+func (p *planner) compactInto(g *group, donor, receiver func(*plannedSlice) bool, enough int) {
+	left := p.countHalfEmpty(g)
 	for _, s := range p.donors(g, donor) {
-		if lights <= enough {
+		if left <= enough {
 			return
 		}
-		if r := p.receiver(g, s, receiver); r != nil && s.light(p.template.Max) {
+		if r := p.receiver(g, s, receiver); r != nil && s.halfEmpty(p.template.Max) {
 			p.move(g, s, r)
-			lights = p.lights(g)
+			left = p.countHalfEmpty(g)
 		}
 	}
 }
 
-// foldOne folds the smallest light donor that finds a receiver.
-func (p *planner) foldOne(g *group, donor, receiver func(*slot) bool) {
-	for _, s := range p.donors(g, donor) {
-		if r := p.receiver(g, s, receiver); r != nil {
+// compactOne moves the endpoints of the smallest untouched slice for which a written and half-empty
+// slice has places.
+func (p *planner) compactOne(g *group) {
+	untouched := func(s *plannedSlice) bool { return !s.written }
+	halfEmptyAndWritten := func(s *plannedSlice) bool { return s.written && s.halfEmpty(p.template.Max) }
+	for _, s := range p.donors(g, untouched) {
+		if r := p.receiver(g, s, halfEmptyAndWritten); r != nil {
 			p.move(g, s, r)
 			return
 		}
 	}
 }
 
-// donors returns the light slices that can be deleted and that ok approves, the smallest first.
-func (p *planner) donors(g *group, ok func(*slot) bool) []*slot {
-	var list []*slot
-	for _, s := range g.slots {
-		if s.slice != nil && s.light(p.template.Max) && ok(s) {
+// donors returns the half-empty slices that can be deleted and that ok approves, the smallest
+// first.
+func (p *planner) donors(g *group, ok func(*plannedSlice) bool) []*plannedSlice {
+	var list []*plannedSlice
+	for _, s := range g.slices {
+		if s.slice != nil && s.halfEmpty(p.template.Max) && ok(s) {
 			list = append(list, s)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *slot) int { return a.size - b.size })
+	slices.SortStableFunc(list, func(a, b *plannedSlice) int { return a.size - b.size })
 	return list
 }
 
-// receiver finds the slice that can take all of s: one that is written anyway, of the same zone,
-// and the fullest. Another zone is mixed with only where the receiver is light too.
-func (p *planner) receiver(g *group, s *slot, ok func(*slot) bool) *slot {
-	var best *slot
-	rank := func(r *slot) int {
+// receiver finds a slice that ok approves and that has places for all of s. It prefers slices that
+// are written anyway, then those of the same zone, then the fullest. A receiver of another zone has
+// to be half-empty too. It returns nil if there is none.
+func (p *planner) receiver(g *group, s *plannedSlice, ok func(*plannedSlice) bool) *plannedSlice {
+	rank := func(r *plannedSlice) int {
 		n := 0
 		if !r.written {
 			n += 2
 		}
-		if r.zone != s.zone {
+		if r.domain.zone != s.domain.zone {
 			n++
 		}
 		return n
 	}
-	for _, r := range g.slots {
-		if r == s || r.size == 0 || r.size+s.size > p.template.Max || !ok(r) || r.zone != s.zone && !r.light(p.template.Max) {
+
+	var best *plannedSlice
+	for _, r := range g.slices {
+		if r == s || r.size == 0 || r.size+s.size > p.template.Max || !ok(r) ||
+			r.domain.zone != s.domain.zone && !r.halfEmpty(p.template.Max) {
 			continue
 		}
 		if best == nil || cmp.Or(rank(r)-rank(best), best.size-r.size) < 0 {
@@ -106,13 +119,14 @@ func (p *planner) receiver(g *group, s *slot, ok func(*slot) bool) *slot {
 }
 
 // move moves all endpoints of from into to.
-func (p *planner) move(g *group, from, to *slot) {
-	for _, s := range []*slot{from, to} {
+func (p *planner) move(g *group, from, to *plannedSlice) {
+	for _, s := range []*plannedSlice{from, to} {
 		if !s.written {
-			p.open(g, s)
+			p.markWritten(g, s)
 		}
 	}
-	p.put(to, from.members)
-	to.receives = to.receives || from.flipped || from.receives
+	p.addMembers(to, from.members)
+	to.effects.receivesUpdated = to.effects.receivesUpdated || from.effects.conditionsChange ||
+		from.effects.receivesUpdated
 	from.members, from.size = nil, 0
 }

@@ -2,45 +2,54 @@
 // slices to create, update and delete come out. It also reads back what slices publish. It knows no
 // clock, no client and no goroutine.
 //
-// # The fewest writes
+// Every write of an EndpointSlice goes to every node of the cluster, and a write always carries all
+// endpoints of the slice. So [Plan] writes as few slices as possible.
 //
-// Every write of an EndpointSlice goes to every node of the cluster, and its endpoints can only be
-// written all at once. A group is an address family and a list of ports; a slice belongs to one
-// group. Within a group of n endpoints, B to a slice, ideal = ceil(n/B), [Plan]
+// A group is an address family and a list of ports; a slice belongs to one group. A slice holds at
+// most B endpoints. A group of n endpoints needs at least ideal = ceil(n/B) slices. A slice is
+// half-empty if it holds at most half of what it may: 2 x size <= B. For each group, Plan
 //
-//  1. matches what is published with what is wanted. The k slices that hold something to be
+//  1. matches the published endpoints with the wanted ones. The k slices in which an endpoint is
 //     removed or changed have to be written, whatever the layout;
-//  2. places the A additions: into emptied slices, then where their target or their zone is at
-//     home among the k, then as many elsewhere among the
-//     k as would not fit into ceil(max(0, A-F)/B) further slices, F being the room in the k;
-//  3. cuts the rest, in the order of their fate, into just that many pieces. A piece goes into an
-//     untouched slice that has room for all of it, else it becomes a slice;
-//  4. folds: a slice that is light (at most half full, 2 x size <= B) moves as a whole into
-//     another one that is written anyway, and is deleted instead of being written.
-//     One of which nothing but metadata changes stays: a new owner or label moves no endpoint;
-//  5. folds one untouched light slice more where otherwise over two light ones would remain.
+//  2. adds the A new endpoints. F is the number of free places in the k slices, so
+//     ceil(max(0, A-F)/B) further slices are needed. New endpoints go into emptied slices, then into
+//     those of the k that hold endpoints of the same target or zone, then into the others of the k
+//     until the rest fits into the further slices;
+//  3. cuts the rest, ordered by failure domain, into exactly that many pieces. A piece goes into an
+//     untouched slice that has places for all of it, or becomes a new slice;
+//  4. compacts: all endpoints of a half-empty slice that has to be written move into another slice
+//     that is written too, and the half-empty slice is deleted instead of written. A slice in which
+//     only metadata changes stays: a new owner or label moves no endpoint;
+//  5. compacts one untouched half-empty slice more, if otherwise more than two half-empty slices
+//     remain.
 //
-// Writes. Every one of the k is written or deleted, once, by 1 and 4; 3 touches ceil(max(0, A-F)/B)
-// others, and fewer would not hold the additions: that is W*, and without 5 it is the price. 5
-// costs one deletion more: its receiver is being written already.
+// Each of the k slices is written or deleted once, by 1 and 4. Step 3 writes ceil(max(0, A-F)/B)
+// others, and fewer could not hold the new endpoints. This sum is W*, the fewest writes possible,
+// and the price of everything but step 5. Step 5 costs one deletion more: the receiving slice is
+// written anyway.
 //
-// Slices. Two light slices fit into one, so 4 leaves at most one light slice among those that were
-// there and are written; the pieces waste less than B places together, so at most one new slice is
-// light, and 4 folds the former into it. So at most one light slice is written, beside those of
-// which only metadata changes. With the two that the plan before left there are three, and 5 makes
-// them two. Now let h slices be more than half full: n > hB/2, so 2 x ideal > h, and with the light
-// ones there are at most h + 2 <= 2 x ideal + 1. Where the bound is broken all the same (the cap
-// was raised, slices were edited by hand), folding goes on, at its price, until two light ones are
-// left.
+// Two half-empty slices fit into one. So step 4 leaves at most one half-empty slice among those
+// that existed before and are written. The pieces of step 3 leave fewer than B places free
+// together, so at most one new slice is half-empty, and step 4 moves the former into it. So at most
+// one half-empty slice is written, beside those in which only metadata changes. With the two that
+// the plan before left there are three, and step 5 makes them two.
 //
-// Between the writes. Endpoints move in two ways only: with a light slice, which is deleted last,
-// and out of a slice that holds more than B (the cap was lowered), which is written after all that
-// gain something. So nothing wanted is missing at any time, and after a crash the doubled endpoints
-// count as published in the slice with most of them. Of the updates those come first that make
-// endpoints ready, and last those that only take readiness away: a tier hands over to another one
-// without a moment in which none is ready. A moved endpoint says the same in both slices: a slice
-// whose endpoints change their conditions is no donor while others are to be had. It becomes one
-// only where three light slices or more, with changes in all of them, would remain, and then it is
-// written before all others, with the new conditions, and deleted last: a write beyond W*, which is
-// the price of that compaction.
+// Now let h slices be more than half full. Then n > hB/2, so 2 x ideal > h, and together with the
+// half-empty ones there are at most h + 2 <= 2 x ideal + 1 slices. If there are more all the same,
+// because the maximum was raised or somebody edited slices, compaction goes on, at its price, until
+// two half-empty slices are left.
+//
+// Endpoints move in two ways only: with a half-empty slice, which is deleted last, and out of a
+// slice that holds more than B because the maximum was lowered, which is written after all slices
+// that gain endpoints. So no wanted endpoint is missing at any time. After a crash an endpoint that
+// is in two slices counts as published in the slice with more endpoints.
+//
+// The order of updates is that of writePhases: updates that make endpoints ready come first, and
+// those that only take readiness away come last. So one tier takes over from another without a
+// moment in which no endpoint is ready.
+//
+// A moved endpoint has the same conditions in both slices. Therefore the endpoints of a slice whose
+// conditions change do not move while there is another choice. If three or more half-empty slices
+// would remain, all with changed conditions, one of them is written before all others with the new
+// conditions and deleted last. That is one write beyond W*, the price of that compaction.
 package endpointslice

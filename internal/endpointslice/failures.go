@@ -7,9 +7,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// WouldUnpublish reports whether replacing the slice current by next (nil: deleting it) would leave an
-// endpoint unpublished that one of the writes that failed was to publish elsewhere, be it with
-// other ports. Such a write has to wait for the next plan; all others go on after a failure.
+// WouldUnpublish reports whether replacing the slice current by next (nil: deleting it) would
+// unpublish an address that one of the failed writes should have published in another slice,
+// whatever the ports. Such a write has to wait for the next plan. All others go on after a failure.
 func WouldUnpublish(current, next *discoveryv1.EndpointSlice, failed []*discoveryv1.EndpointSlice) bool {
 	if len(failed) == 0 {
 		return false
@@ -28,7 +28,7 @@ func WouldUnpublish(current, next *discoveryv1.EndpointSlice, failed []*discover
 	return false
 }
 
-// MakesReady reports whether writing next over current (nil: as a new slice) makes an endpoint ready.
+// MakesReady reports whether replacing current (nil: nothing) by next makes an endpoint ready.
 func MakesReady(current, next *discoveryv1.EndpointSlice) bool {
 	was := readiness(current)
 	for addr, ready := range readiness(next) {
@@ -39,12 +39,12 @@ func MakesReady(current, next *discoveryv1.EndpointSlice) bool {
 	return false
 }
 
-// KeepReady leaves those endpoints of next ready that are so in current and stay healthy: their
-// traffic is to be another one's, which could not be made ready.
+// KeepReady keeps those endpoints of next ready that are ready in current and stay healthy. It is
+// for endpoints whose traffic should move to others that could not be made ready.
 func KeepReady(current, next *discoveryv1.EndpointSlice) {
 	was := readiness(current)
-	var annotation runEncoder
-	for i, e := range readEndpoints(next, attributions(next, nil)) {
+	var annotation annotationEncoder
+	for i, e := range readEndpoints(next, readRuns(next, nil)) {
 		address := next.Endpoints[i].Addresses[0]
 		if was[address] && e.Healthy && !e.Terminating {
 			e.Ready, e.Serving = true, true
@@ -55,7 +55,7 @@ func KeepReady(current, next *discoveryv1.EndpointSlice) {
 	next.Annotations[annotationEndpoints] = string(annotation.bytes())
 }
 
-// readiness tells of each address in s, which may be nil, whether it is ready.
+// readiness says of each address in s, which may be nil, whether it is ready.
 func readiness(s *discoveryv1.EndpointSlice) map[string]bool {
 	ready := map[string]bool{}
 	if s == nil {
@@ -63,12 +63,13 @@ func readiness(s *discoveryv1.EndpointSlice) map[string]bool {
 	}
 	for i := range s.Endpoints {
 		if e := &s.Endpoints[i]; len(e.Addresses) > 0 {
-			ready[e.Addresses[0]] = orTrue(e.Conditions.Ready)
+			ready[e.Addresses[0]] = trueIfNil(e.Conditions.Ready)
 		}
 	}
 	return ready
 }
 
+// publishes reports whether s has an endpoint at addr.
 func publishes(s *discoveryv1.EndpointSlice, addr netip.Addr) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
 		a, ok := firstAddress(&e)

@@ -39,10 +39,10 @@ func PlanFQDN(t Template, hostname string, e *Endpoint, existing []*discoveryv1.
 	if e.NodeName != "" {
 		next.Endpoints[0].NodeName = &e.NodeName
 	}
-	var runs runEncoder
-	runs.add(e, hostname)
+	var annotation annotationEncoder
+	annotation.add(e, hostname)
 	m := newMetadata(&t)
-	m.enforce(&next.ObjectMeta, runs.bytes())
+	m.applyTo(&next.ObjectMeta, annotation.bytes())
 
 	switch {
 	case current == nil:

@@ -3,14 +3,11 @@ package endpointslice
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
-	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// addressFamily tells which slices may hold addr; "" where none may.
+// addressFamily returns the address type of the slices that may hold addr; "" if none may.
 func addressFamily(addr netip.Addr) discoveryv1.AddressType {
 	switch {
 	case addr.Is4():
@@ -21,8 +18,7 @@ func addressFamily(addr netip.Addr) discoveryv1.AddressType {
 	return ""
 }
 
-// firstAddress returns the address that an endpoint is known by: consumers look at the first one
-// alone.
+// firstAddress returns the address that stands for an endpoint: consumers only look at the first.
 func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
 	if len(e.Addresses) == 0 {
 		return netip.Addr{}, false
@@ -31,66 +27,7 @@ func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
-func ComparePorts(a, b Port) int {
-	if c := strings.Compare(a.Name, b.Name); c != 0 {
-		return c
-	}
-	if c := strings.Compare(string(a.Protocol), string(b.Protocol)); c != 0 {
-		return c
-	}
-	return int(a.Port) - int(b.Port)
-}
-
-func SamePort(a, b Port) bool {
-	return ComparePorts(a, b) == 0 && appProtocolOf(a) == appProtocolOf(b)
-}
-
-func appProtocolOf(p Port) string {
-	if p.AppProtocol == nil {
-		return ""
-	}
-	return *p.AppProtocol
-}
-
-// portsOf appends the ports of a slice to ports, sorted and with the API's defaults.
-func portsOf(s *discoveryv1.EndpointSlice, ports []Port) []Port {
-	for _, sp := range s.Ports {
-		p := Port{Port: -1, Protocol: corev1.ProtocolTCP} // -1: all ports, which is nothing that we write
-		if sp.Name != nil {
-			p.Name = *sp.Name
-		}
-		if sp.Port != nil {
-			p.Port = *sp.Port
-		}
-		if sp.Protocol != nil {
-			p.Protocol = *sp.Protocol
-		}
-		if sp.AppProtocol != nil && *sp.AppProtocol != "" {
-			p.AppProtocol = sp.AppProtocol
-		}
-		ports = append(ports, p)
-	}
-	slices.SortFunc(ports, ComparePorts)
-	return ports
-}
-
-// sortedPorts returns ports in order, with the API's default protocol; ports itself where nothing
-// had to be mended.
-func sortedPorts(ports []Port) []Port {
-	if slices.IsSortedFunc(ports, ComparePorts) && !slices.ContainsFunc(ports, func(p Port) bool { return p.Protocol == "" }) {
-		return ports
-	}
-	ports = slices.Clone(ports)
-	for i := range ports {
-		if ports[i].Protocol == "" {
-			ports[i].Protocol = corev1.ProtocolTCP
-		}
-	}
-	slices.SortFunc(ports, ComparePorts)
-	return ports
-}
-
-// appendGroupKey appends what tells one group of slices from another.
+// appendGroupKey appends the key of a group of slices.
 func appendGroupKey(key []byte, family discoveryv1.AddressType, ports []Port) []byte {
 	key = append(append(key, family...), 0)
 	for _, p := range ports {
@@ -116,6 +53,7 @@ type grouping struct {
 	}
 }
 
+// lookup returns the index of a group in list. It adds the group if it is new.
 func (gs *grouping) lookup(family discoveryv1.AddressType, ports []Port) int32 {
 	gs.key = appendGroupKey(gs.key[:0], family, ports)
 	i, ok := gs.byKey[string(gs.key)]
@@ -128,7 +66,7 @@ func (gs *grouping) lookup(family discoveryv1.AddressType, ports []Port) int32 {
 	return i
 }
 
-// of returns the group of a wanted endpoint, -1 where no slice can hold it.
+// of returns the group of a wanted endpoint, or -1 if no slice can hold it.
 func (gs *grouping) of(e *Endpoint) int32 {
 	family := addressFamily(e.Addr)
 	if family == "" {
@@ -138,18 +76,13 @@ func (gs *grouping) of(e *Endpoint) int32 {
 	if family == discoveryv1.AddressTypeIPv6 {
 		last = &gs.last[1]
 	}
-	if !last.known || !identical(last.ports, e.Ports) {
+	if !last.known || !sameList(last.ports, e.Ports) {
 		last.ports, last.group, last.known = e.Ports, gs.lookup(family, sortedPorts(e.Ports)), true
 	}
 	return last.group
 }
 
-// identical reports whether two lists of ports are one and the same piece of memory.
-func identical(a, b []Port) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
-}
-
-// groups sorts what is wanted and what exists into groups.
+// groups sorts the wanted endpoints and the existing slices into groups.
 func (p *planner) groups() []*group {
 	gs := grouping{byKey: map[string]int32{}}
 	of := make([]int32, len(p.desired))
@@ -164,22 +97,24 @@ func (p *planner) groups() []*group {
 		}
 		counts[of[i]]++
 	}
-	room := make([]int32, len(p.desired))
+
+	memory := make([]int32, len(p.desired))
 	for i, n := range counts {
-		gs.list[i].wanted, room = room[:0:n], room[n:]
+		gs.list[i].wanted, memory = memory[:0:n], memory[n:]
 	}
 	for i, g := range of {
 		if g >= 0 {
 			gs.list[g].wanted = append(gs.list[g].wanted, int32(i))
 		}
 	}
-	slots := make([]slot, len(p.existing))
+
+	planned := make([]plannedSlice, len(p.existing))
 	var ports []Port
 	for i, s := range p.existing {
 		ports = portsOf(s, ports[:0])
 		g := gs.list[gs.lookup(s.AddressType, ports)]
-		slots[i] = slot{slice: s, leaving: s.DeletionTimestamp != nil}
-		g.slots = append(g.slots, &slots[i])
+		planned[i] = plannedSlice{slice: s, deleting: s.DeletionTimestamp != nil}
+		g.slices = append(g.slices, &planned[i])
 	}
 	return gs.list
 }

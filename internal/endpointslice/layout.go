@@ -17,28 +17,30 @@ type Layout struct {
 	endpoints []Endpoint
 	// slices hold all of the endpoints, each one once, and nothing else. They are sorted by name.
 	slices []layoutSlice
-	// healthy, parallel to endpoints, is the health that the slices tell.
+	// healthy, parallel to endpoints, is the health that the slices say.
 	healthy []bool
 }
 
 // layoutSlice is a slice and the endpoints that it holds.
 type layoutSlice struct {
 	name string
-	// slice says what it should, but for conditions; nil before the first Refresh.
+	// slice says what it should, except for conditions; nil before the first Refresh.
 	slice   *discoveryv1.EndpointSlice
 	members []int32      // into the layout's endpoints, one for each endpoint of the slice
-	marks   []healthMark // what its annotation tells of their health; parallel to members
+	marks   []healthMark // what its annotation says of their health; parallel to members
 }
 
-// layout returns the layout of a finished plan, or nil where the slices do not yet hold what they
-// should, or where some are left to be compacted.
+func (ls layoutSlice) compareName(name string) int { return strings.Compare(ls.name, name) }
+
+// layout returns the layout of a finished plan. It is nil if the slices do not yet hold what they
+// should, or if some are left to be compacted.
 func (p *planner) layout(t Template, groups []*group) *Layout {
 	list := make([]layoutSlice, 0, len(p.existing))
 	for _, g := range groups {
-		if p.lights(g) > maxLight {
+		if p.countHalfEmpty(g) > maxHalfEmpty {
 			return nil
 		}
-		for _, s := range g.slots {
+		for _, s := range g.slices {
 			if s.slice == nil || s.size == 0 || s.size != len(s.slice.Endpoints) {
 				return nil
 			}
@@ -49,68 +51,70 @@ func (p *planner) layout(t Template, groups []*group) *Layout {
 			list = append(list, layoutSlice{name: s.slice.Name, members: members})
 		}
 	}
-	slices.SortFunc(list, func(a, b layoutSlice) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(list, func(a, b layoutSlice) int { return a.compareName(b.name) })
 	return &Layout{template: t, metadata: p.metadata, endpoints: p.desired, slices: list}
 }
 
-// Healthy reports whether endpoint i is healthy as its slice tells.
+// Healthy reports whether endpoint i is healthy, as its slice says.
 func (l *Layout) Healthy(i int) bool { return l.healthy[i] }
 
-// Refresh returns the layout of existing, all slices of the ExternalBackend. ok is false where
-// they, or what the template says, differ from l in more than conditions.
+// Refresh returns the layout of existing, all slices of the ExternalBackend. ok is false if they,
+// or the template, differ from l in more than conditions.
 func (l *Layout) Refresh(t *Template, existing []*discoveryv1.EndpointSlice) (next *Layout, ok bool) {
 	if len(existing) != len(l.slices) || !sameTemplate(&l.template, t) {
 		return nil, false
 	}
+
 	next = new(*l)
 	next.slices = slices.Clone(l.slices)
 	if l.healthy == nil {
 		next.healthy = make([]bool, len(l.endpoints))
 	}
 	for _, s := range existing {
-		i, found := slices.BinarySearchFunc(next.slices, s.Name, func(h layoutSlice, name string) int { return strings.Compare(h.name, name) })
+		i, found := slices.BinarySearchFunc(next.slices, s.Name, layoutSlice.compareName)
 		if !found {
 			return nil, false
 		}
-		held := &next.slices[i]
-		was := held.slice
-		held.slice = s
+
+		ls := &next.slices[i]
+		was := ls.slice
+		ls.slice = s
 		if was != nil && s.ResourceVersion != "" && s.ResourceVersion == was.ResourceVersion && s.UID == was.UID {
 			continue
 		}
-		if !l.matchesExceptConditions(s, held.members) {
+		if !l.matchesExceptConditions(s, ls.members) {
 			return nil, false
 		}
 		if l.healthy != nil && &next.healthy[0] == &l.healthy[0] {
 			next.healthy = slices.Clone(l.healthy)
 		}
-		next.read(held)
+		next.readHealth(ls)
 	}
 	return next, true
 }
 
-// read notes what the slice says of the health of its endpoints.
-func (l *Layout) read(held *layoutSlice) {
-	held.marks = make([]healthMark, len(held.members))
-	for i, j := range held.members {
+// readHealth reads what a slice says of the health of its endpoints.
+func (l *Layout) readHealth(ls *layoutSlice) {
+	ls.marks = make([]healthMark, len(ls.members))
+	for i, j := range ls.members {
 		e := &l.endpoints[j]
-		held.marks[i] = e.healthMark()
-		_, l.healthy[j], _ = conditionsOf(&held.slice.Endpoints[i])
-		if held.marks[i] != healthAsServing {
+		ls.marks[i] = e.healthMark()
+		_, l.healthy[j], _ = conditionsOf(&ls.slice.Endpoints[i])
+		if ls.marks[i] != healthAsServing {
 			l.healthy[j] = e.Healthy
 		}
 	}
 }
 
-// matchesExceptConditions reports whether s says what it should of members, but for conditions.
-// What its annotation says of their health is to be what the plan before wanted.
+// matchesExceptConditions reports whether s says what it should of members, except for conditions.
+// What its annotation says of their health has to be what the plan before wanted.
 func (l *Layout) matchesExceptConditions(s *discoveryv1.EndpointSlice, members []int32) bool {
 	first := &l.endpoints[members[0]]
 	if s.DeletionTimestamp != nil || len(s.Endpoints) != len(members) || s.AddressType != addressFamily(first.Addr) ||
 		!slices.EqualFunc(portsOf(s, nil), sortedPorts(first.Ports), SamePort) {
 		return false
 	}
-	var annotation runEncoder
+	var annotation annotationEncoder
 	for i, j := range members {
 		have, want := &s.Endpoints[i], &l.endpoints[j]
 		if !sameEndpoint(have, want, &l.template) {
@@ -118,7 +122,7 @@ func (l *Layout) matchesExceptConditions(s *discoveryv1.EndpointSlice, members [
 		}
 		annotation.add(want, have.Addresses[0])
 	}
-	return l.metadata.in(&s.ObjectMeta, annotation.bytes())
+	return l.metadata.matches(&s.ObjectMeta, annotation.bytes())
 }
 
 // sameTemplate compares what can change in the life of one ExternalBackend.
@@ -138,16 +142,15 @@ func (l *Layout) UpdateConditions(desired []Endpoint) Changes {
 	return p.changes()
 }
 
-// updateConditions rewrites a slice where conditions have changed, or health that its annotation
-// tells.
-func (p *planner) updateConditions(held *layoutSlice) {
-	s := slot{slice: held.slice}
-	for i, j := range held.members {
-		s.compare(&held.slice.Endpoints[i], &p.desired[j])
-		s.written = s.written || p.desired[j].healthMark() != held.marks[i]
+// updateConditions updates a slice if conditions have changed, or health that its annotation holds.
+func (p *planner) updateConditions(ls *layoutSlice) {
+	s := plannedSlice{slice: ls.slice}
+	for i, j := range ls.members {
+		s.effects.noteConditions(&ls.slice.Endpoints[i], &p.desired[j])
+		s.written = s.written || p.desired[j].healthMark() != ls.marks[i]
 	}
-	if s.written || s.flipped {
-		s.members = slices.Clone(held.members)
-		p.rewrite(&group{family: held.slice.AddressType}, &s, false)
+	if s.written || s.effects.conditionsChange {
+		s.members = slices.Clone(ls.members)
+		p.updateSlice(ls.slice.AddressType, &s)
 	}
 }

@@ -8,135 +8,156 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// match decides which slice keeps which endpoint, which slices have to be written, and what is to
-// be added.
+// match decides which slice keeps which endpoint, which slices have to be written, and which
+// endpoints have to be added.
 func (p *planner) match(g *group) {
-	placed := p.find(g)
-	for _, s := range g.slots {
-		p.claim(g, s, placed)
+	assigned := p.matchAddresses(g)
+	for _, s := range g.slices {
+		p.keepEndpoints(g, s, assigned)
+		p.noteFailureDomain(g, s)
+		if s.written {
+			p.markWritten(g, s)
+		}
 	}
 	for i, j := range g.wanted {
-		if !placed[i] {
+		if !assigned[i] {
 			g.added = append(g.added, j)
 		}
 	}
-	p.sortByFate(g.added)
+	p.sortByFailureDomain(g.added)
 }
 
-// find fills g.match with positions in g.wanted, and puts the slots into the order in which they
-// may claim an endpoint that is in several: a slice that took over another's endpoints has more of
-// them. The result is room for what has been claimed.
-func (p *planner) find(g *group) (placed []bool) {
+// matchAddresses fills g.match with indexes into g.wanted. It also sorts the slices: if several
+// hold one endpoint, the one with more endpoints keeps it, because it may have taken over those of
+// another. It returns memory for what has been assigned, parallel to g.wanted.
+func (p *planner) matchAddresses(g *group) (assigned []bool) {
 	total := 0
-	for _, s := range g.slots {
+	for _, s := range g.slices {
 		total += len(s.slice.Endpoints)
 	}
-	placed = make([]bool, len(g.wanted))
+	assigned = make([]bool, len(g.wanted))
 	if total == 0 {
-		return placed
+		return assigned
 	}
+
 	g.match = make([]int32, 0, total)
-	position := newAddressIndex(len(g.wanted))
+	index := newAddressIndex(len(g.wanted))
 	for _, j := range g.wanted {
-		position.number(p.desired[j].Addr)
+		index.number(p.desired[j].Addr)
 	}
-	for _, s := range g.slots {
+	for _, s := range g.slices {
 		s.first = len(g.match)
 		for i := range s.slice.Endpoints {
 			at := int32(-1)
-			if addr, ok := firstAddress(&s.slice.Endpoints[i]); ok && !s.leaving {
-				if at = position.find(addr); at >= 0 {
+			if addr, ok := firstAddress(&s.slice.Endpoints[i]); ok && !s.deleting {
+				if at = index.find(addr); at >= 0 {
 					s.size++
 				}
 			}
 			g.match = append(g.match, at)
 		}
 	}
-	slices.SortFunc(g.slots, func(a, b *slot) int { return cmp.Or(b.size-a.size, strings.Compare(a.slice.Name, b.slice.Name)) })
-	return placed
+	slices.SortFunc(g.slices, func(a, b *plannedSlice) int {
+		return cmp.Or(b.size-a.size, strings.Compare(a.slice.Name, b.slice.Name))
+	})
+	return assigned
 }
 
-// claim gives s those of its endpoints that are wanted, that no slice before it has claimed, and
-// that it has room for. From here on g.match holds positions in p.desired.
-func (p *planner) claim(g *group, s *slot, placed []bool) {
-	match := g.match[s.first : s.first+len(s.slice.Endpoints)]
+// matchOf is the part of g.match that is about s, which exists.
+func (g *group) matchOf(s *plannedSlice) []int32 {
+	return g.match[s.first : s.first+len(s.slice.Endpoints)]
+}
+
+// keepEndpoints assigns to s those of its endpoints that are wanted, that no slice before it keeps,
+// and for which it has a place. It decides whether s has to be written. From here on g.match holds
+// indexes into p.desired.
+func (p *planner) keepEndpoints(g *group, s *plannedSlice, assigned []bool) {
+	match := g.matchOf(s)
 	p.annotation.reset()
 	s.size = 0
-	unread, leaving := false, false
+	unread, leaving := false, false // an end of draining has to be kept, so the annotation is written
 	for i, at := range match {
-		if at < 0 || placed[at] || s.size == p.template.Max {
-			s.loses = s.loses || at >= 0 // it is to be found elsewhere
+		have := &s.slice.Endpoints[i]
+		if at < 0 || assigned[at] || s.size == p.template.Max {
 			match[i], s.written = -1, true
-			s.relaxes = s.relaxes || orTrue(s.slice.Endpoints[i].Conditions.Ready)
+			s.effects.loses = s.effects.loses || at >= 0 // another slice has it, or will
+			s.effects.takesReady = s.effects.takesReady || trueIfNil(have.Conditions.Ready)
 			continue
 		}
-		placed[at] = true
+		assigned[at] = true
 		match[i] = g.wanted[at]
 		s.size++
-		want, have := &p.desired[match[i]], &s.slice.Endpoints[i]
-		s.compare(have, want)
+
+		want := &p.desired[match[i]]
+		s.effects.noteConditions(have, want)
 		unread, leaving = unread || want.Unread, leaving || want.Leaving()
-		if s.flipped || !sameEndpoint(have, want, &p.template) {
+		if s.effects.conditionsChange || !sameEndpoint(have, want, &p.template) {
 			s.written = true
 		}
 		if !s.written {
 			p.annotation.add(want, have.Addresses[0])
 		}
 	}
+
 	switch {
-	case s.leaving:
+	case s.deleting:
 		s.written = len(match) > 0
-	case !s.written && s.size == 0:
+	case s.written:
+	case s.size == 0:
 		s.written = true
-	case !s.written:
-		annotation := p.annotation.bytes()
-		if unread && !leaving { // those who can read it may come back; but an end of draining has to be kept
-			annotation = []byte(s.slice.Annotations[annotationEndpoints])
-		}
-		s.renamed = !p.metadata.in(&s.slice.ObjectMeta, annotation)
-		s.written = s.renamed
-	}
-	p.locate(g, s)
-	if s.written {
-		p.open(g, s)
+	default:
+		s.onlyMetadata = !p.sameMetadata(s.slice, unread && !leaving)
+		s.written = s.onlyMetadata
 	}
 }
 
-// compare notes what changes of the conditions of an endpoint that stays.
-func (s *slot) compare(have *discoveryv1.Endpoint, want *Endpoint) {
-	if !sameConditions(&have.Conditions, want) {
-		s.flipped = true
-		ready, serving, terminating := conditionsOf(have)
-		lastResort := serving && terminating && !(want.Serving && want.Terminating)
-		s.readies = s.readies || want.Ready && !ready
-		s.relaxes = s.relaxes || (ready || lastResort) && !want.Ready
+// sameMetadata reports whether s, whose endpoints stay as they are, has the metadata that it should
+// have. If its annotation can't be read, it stays: a version that can read it may come back.
+func (p *planner) sameMetadata(s *discoveryv1.EndpointSlice, unread bool) bool {
+	annotation := p.annotation.bytes()
+	if unread {
+		annotation = []byte(s.Annotations[annotationEndpoints])
 	}
+	return p.metadata.matches(&s.ObjectMeta, annotation)
 }
 
-// locate notes the fate of s.
-func (p *planner) locate(g *group, s *slot) {
-	match := g.match[s.first : s.first+len(s.slice.Endpoints)]
+// noteFailureDomain sets the failure domain that stands for s.
+func (p *planner) noteFailureDomain(g *group, s *plannedSlice) {
+	match := g.matchOf(s)
 	for i := range match {
 		if j := match[(len(match)/2+i)%len(match)]; j >= 0 {
-			s.zone, s.target = p.desired[j].Zone, p.desired[j].Target
+			s.domain = domainOf(&p.desired[j])
 			return
 		}
 	}
 }
 
-// open makes s a slice that is written: from here on its members count.
-func (p *planner) open(g *group, s *slot) {
+// markWritten makes s a slice that is written: from here on its members count.
+func (p *planner) markWritten(g *group, s *plannedSlice) {
 	s.written = true
-	s.members = p.kept(g, s)
+	s.members = p.keptMembers(g, s)
 }
 
-// kept are the endpoints of an existing slice that it keeps, whatever is added or moves away.
-func (p *planner) kept(g *group, s *slot) []int32 {
+// keptMembers are the endpoints that an existing slice keeps, without those that come in.
+func (p *planner) keptMembers(g *group, s *plannedSlice) []int32 {
 	members := make([]int32, 0, p.template.Max)
-	for _, j := range g.match[s.first : s.first+len(s.slice.Endpoints)] {
+	for _, j := range g.matchOf(s) {
 		if j >= 0 {
 			members = append(members, j)
 		}
 	}
 	return members
+}
+
+// addMembers adds endpoints to a slice that is written.
+func (p *planner) addMembers(s *plannedSlice, list []int32) {
+	if len(list) == 0 {
+		return
+	}
+	s.members = append(s.members, list...)
+	s.size = len(s.members)
+	s.onlyMetadata = false
+	s.effects.gains = true
+	s.effects.makesReady = s.effects.makesReady ||
+		slices.ContainsFunc(list, func(j int32) bool { return p.desired[j].Ready })
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// annotationLabels lists the keys of spec.service.labels that we put on a slice, so that they can
-// be taken off again.
+// annotationLabels lists the keys of spec.service.labels that a slice carries, so that they can be
+// removed again.
 const annotationLabels = "external-backend.io/labels"
 
-// metadata is our share of a slice's metadata; all else is other people's and stays.
+// metadata is the part of a slice's metadata that is ours. All else belongs to others and stays.
 type metadata struct {
 	labels map[string]string
-	// extra is the value of annotationLabels, "" where there are none.
+	// extra is the value of annotationLabels; "" without labels.
 	extra    string
 	headless bool
 	owner    *metav1.OwnerReference
@@ -43,19 +43,19 @@ func newMetadata(t *Template) metadata {
 	return m
 }
 
-// reservedLabel reports whether a label of a slice is ours to set, whatever spec.service.labels
-// says.
+// reservedLabel reports whether spec.service.labels can't set this label of a slice.
 func reservedLabel(key string) bool {
 	switch key {
-	case discoveryv1.LabelServiceName, discoveryv1.LabelManagedBy, v1alpha1.LabelName, corev1.IsHeadlessService:
+	case discoveryv1.LabelServiceName, discoveryv1.LabelManagedBy, v1alpha1.LabelName,
+		corev1.IsHeadlessService:
 		return true
 	}
 	return false
 }
 
-// in reports whether meta holds our share as it should be; endpoints is the value of
+// matches reports whether our part of meta is as it should be. endpoints is the value of
 // annotationEndpoints.
-func (m *metadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
+func (m *metadata) matches(meta *metav1.ObjectMeta, endpoints []byte) bool {
 	for key, value := range m.labels {
 		if have, ok := meta.Labels[key]; !ok || have != value {
 			return false
@@ -65,17 +65,18 @@ func (m *metadata) in(meta *metav1.ObjectMeta, endpoints []byte) bool {
 		return false
 	}
 	extra, ok := meta.Annotations[annotationLabels]
-	return ok == (m.extra != "") && extra == m.extra && meta.Annotations[annotationEndpoints] == string(endpoints) && m.owned(meta.OwnerReferences)
+	return ok == (m.extra != "") && extra == m.extra &&
+		meta.Annotations[annotationEndpoints] == string(endpoints) && m.hasOwner(meta.OwnerReferences)
 }
 
-// owned reports whether our owner is among refs, and nobody in its place.
-func (m *metadata) owned(refs []metav1.OwnerReference) bool {
+// hasOwner reports whether our owner is among refs, once, and no other reference conflicts with it.
+func (m *metadata) hasOwner(refs []metav1.OwnerReference) bool {
 	if m.owner == nil {
 		return true
 	}
 	found := false
 	for i := range refs {
-		if m.disputes(&refs[i]) {
+		if m.conflicts(&refs[i]) {
 			if found || !sameOwner(&refs[i], m.owner) {
 				return false
 			}
@@ -85,9 +86,9 @@ func (m *metadata) owned(refs []metav1.OwnerReference) bool {
 	return found
 }
 
-// disputes reports whether ref stands where our owner's reference belongs: a slice has one
-// controller at most, and belongs to its Service or its ExternalBackend, never to both.
-func (m *metadata) disputes(ref *metav1.OwnerReference) bool {
+// conflicts reports whether ref is our owner's reference or can't be next to it. A slice has at
+// most one controller, and belongs to its Service or to its ExternalBackend, never to both.
+func (m *metadata) conflicts(ref *metav1.OwnerReference) bool {
 	return ref.UID == m.owner.UID || isTrue(ref.Controller) || isKind(ref, corev1.SchemeGroupVersion, "Service") ||
 		isKind(ref, v1alpha1.GroupVersion, "ExternalBackend")
 }
@@ -100,9 +101,10 @@ func isKind(ref *metav1.OwnerReference, version schema.GroupVersion, kind string
 // OwnedBy reports whether all slices of list carry owner as Template.Owner asks for.
 func OwnedBy(list []*discoveryv1.EndpointSlice, owner *metav1.OwnerReference) bool {
 	m := metadata{owner: owner}
-	return !slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return !m.owned(s.OwnerReferences) })
+	return !slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return !m.hasOwner(s.OwnerReferences) })
 }
 
+// sameOwner reports whether a and b are the same reference.
 func sameOwner(a, b *metav1.OwnerReference) bool {
 	return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name && a.UID == b.UID &&
 		isTrue(a.Controller) == isTrue(b.Controller) && isTrue(a.BlockOwnerDeletion) == isTrue(b.BlockOwnerDeletion)
@@ -110,10 +112,10 @@ func sameOwner(a, b *metav1.OwnerReference) bool {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// orTrue: consumers take a condition that is not set for true.
-func orTrue(b *bool) bool { return b == nil || *b }
+// trueIfNil reports a condition as consumers see it: one that is not set is true.
+func trueIfNil(b *bool) bool { return b == nil || *b }
 
-// OwnLabels are the labels from spec.service.labels that a slice bears.
+// OwnLabels are the labels that a slice has from spec.service.labels.
 func OwnLabels(s *discoveryv1.EndpointSlice) map[string]string {
 	own := map[string]string{}
 	for key := range strings.SplitSeq(s.Annotations[annotationLabels], ",") {
@@ -124,8 +126,8 @@ func OwnLabels(s *discoveryv1.EndpointSlice) map[string]string {
 	return own
 }
 
-// enforce sets our share of meta, which must be ours to change.
-func (m *metadata) enforce(meta *metav1.ObjectMeta, endpoints []byte) {
+// applyTo sets our part of meta.
+func (m *metadata) applyTo(meta *metav1.ObjectMeta, endpoints []byte) {
 	if meta.Labels == nil {
 		meta.Labels = make(map[string]string, len(m.labels))
 	}
@@ -143,7 +145,8 @@ func (m *metadata) enforce(meta *metav1.ObjectMeta, endpoints []byte) {
 		meta.Annotations[annotationLabels] = m.extra
 	}
 	meta.Annotations[annotationEndpoints] = string(endpoints)
-	if m.owner != nil && !m.owned(meta.OwnerReferences) {
-		meta.OwnerReferences = append(slices.DeleteFunc(meta.OwnerReferences, func(ref metav1.OwnerReference) bool { return m.disputes(&ref) }), *m.owner.DeepCopy())
+	if m.owner != nil && !m.hasOwner(meta.OwnerReferences) {
+		conflicts := func(ref metav1.OwnerReference) bool { return m.conflicts(&ref) }
+		meta.OwnerReferences = append(slices.DeleteFunc(meta.OwnerReferences, conflicts), *m.owner.DeepCopy())
 	}
 }

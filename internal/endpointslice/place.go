@@ -6,87 +6,90 @@ import (
 	"strings"
 )
 
-// put adds endpoints to a slice that is written.
-func (p *planner) put(s *slot, list []int32) {
-	if len(list) > 0 {
-		s.members = append(s.members, list...)
-		s.size = len(s.members)
-		s.gains, s.renamed = true, false
-		s.readies = s.readies || slices.ContainsFunc(list, func(j int32) bool { return p.desired[j].Ready })
-	}
-}
-
-// place gives every addition a slice: steps 2 and 3 of the package comment.
-func (p *planner) place(g *group) {
+// placeAdded gives every added endpoint a slice: steps 2 and 3 of the package comment.
+func (p *planner) placeAdded(g *group) {
 	if len(g.added) == 0 {
 		return
 	}
 	limit := p.template.Max
-	var emptied, open []*slot
-	room := 0
-	for _, s := range g.slots {
-		if !s.written || s.leaving {
+	var emptied, open []*plannedSlice
+	free := 0
+	for _, s := range g.slices {
+		switch {
+		case !s.written || s.deleting:
 			continue
-		}
-		room += limit - s.size
-		if s.size == 0 {
+		case s.size == 0:
 			emptied = append(emptied, s)
-		} else if s.size < limit {
+		case s.size < limit:
 			open = append(open, s)
 		}
+		free += limit - s.size
 	}
-	further := (max(0, len(g.added)-room) + limit - 1) / limit
+	further := (max(0, len(g.added)-free) + limit - 1) / limit
 
 	rest := p.fill(emptied, g.added)
-	byTarget := func(zone, target string, s *slot) int {
-		return cmp.Or(strings.Compare(zone, s.zone), strings.Compare(target, s.target))
-	}
-	byZone := func(zone, _ string, s *slot) int { return strings.Compare(zone, s.zone) }
-	// What left is replaced first, so that slices keep their sizes. Then the emptiest grow, so that
-	// all have some room: the next addition will mostly find it where something is written anyway.
-	asBefore := func(s *slot) int { return min(len(s.slice.Endpoints), limit) }
-	full := func(*slot) int { return limit }
-	for _, home := range []func(zone, target string, s *slot) int{byTarget, byZone} {
-		for _, level := range []func(*slot) int{asBefore, full} {
-			slices.SortStableFunc(open, func(a, b *slot) int { return cmp.Or(home(a.zone, a.target, b), a.size-b.size) })
-			rest = p.fillHome(open, rest, home, level)
-		}
-	}
-	slices.SortStableFunc(open, func(a, b *slot) int { return a.size - b.size })
+	rest = p.fillByFailureDomain(open, rest)
+	slices.SortStableFunc(open, func(a, b *plannedSlice) int { return a.size - b.size })
 	must := max(0, len(rest)-further*limit)
 	p.fill(open, rest[:must])
 	p.cut(g, rest[must:], further)
 }
 
-// fill puts as much of list into the slots as they have room for, one after the other, and returns
-// what is left.
-func (p *planner) fill(slots []*slot, list []int32) (rest []int32) {
-	for _, s := range slots {
-		n := min(len(list), p.template.Max-s.size)
+// fill puts as much of list into the slices as they have places for, one after the other, and
+// returns the rest.
+func (p *planner) fill(list []*plannedSlice, endpoints []int32) (rest []int32) {
+	for _, s := range list {
+		n := min(len(endpoints), p.template.Max-s.size)
 		if n > 0 && s.size == 0 {
-			s.zone, s.target = p.desired[list[n/2]].Zone, p.desired[list[n/2]].Target
+			s.domain = domainOf(&p.desired[endpoints[n/2]])
 		}
-		p.put(s, list[:n])
-		list = list[n:]
+		p.addMembers(s, endpoints[:n])
+		endpoints = endpoints[n:]
 	}
-	return list
+	return endpoints
 }
 
-// fillHome puts endpoints into slots of the same fate, told by home, up to the given level; list
-// and slots are in the order of fate. It returns what is left.
-func (p *planner) fillHome(slots []*slot, list []int32, home func(zone, target string, s *slot) int, level func(*slot) int) (rest []int32) {
-	for i := 0; i < len(list); {
-		e := &p.desired[list[i]]
-		switch {
-		case len(slots) == 0:
-			return append(rest, list[i:]...)
-		case slots[0].size >= level(slots[0]) || home(e.Zone, e.Target, slots[0]) > 0:
-			slots = slots[1:]
-		case home(e.Zone, e.Target, slots[0]) < 0:
-			rest = append(rest, list[i])
+// fillByFailureDomain puts endpoints, which are ordered by failure domain, into slices of the same
+// target, then of the same zone, and returns the rest.
+//
+// New endpoints first replace those that have left, so that slices keep their sizes. Then the
+// emptiest slices grow, so that all keep some free places: the next new endpoint mostly finds one
+// in a slice that is written anyway.
+func (p *planner) fillByFailureDomain(list []*plannedSlice, endpoints []int32) (rest []int32) {
+	byZone := func(a, b failureDomain) int { return strings.Compare(a.zone, b.zone) }
+	byTarget := func(a, b failureDomain) int { return cmp.Or(byZone(a, b), strings.Compare(a.target, b.target)) }
+	sizeBefore := func(s *plannedSlice) int { return min(len(s.slice.Endpoints), p.template.Max) }
+	full := func(*plannedSlice) int { return p.template.Max }
+
+	for _, compare := range []func(a, b failureDomain) int{byTarget, byZone} {
+		for _, level := range []func(*plannedSlice) int{sizeBefore, full} {
+			slices.SortStableFunc(list, func(a, b *plannedSlice) int {
+				return cmp.Or(compare(a.domain, b.domain), a.size-b.size)
+			})
+			endpoints = p.fillMatching(list, endpoints, compare, level)
+		}
+	}
+	return endpoints
+}
+
+// fillMatching puts endpoints into slices for which compare returns 0, up to the given level. Both
+// lists are ordered by compare. It returns the rest.
+func (p *planner) fillMatching(
+	list []*plannedSlice, endpoints []int32, compare func(a, b failureDomain) int, level func(*plannedSlice) int,
+) (rest []int32) {
+	for i := 0; i < len(endpoints); {
+		if len(list) == 0 {
+			return append(rest, endpoints[i:]...)
+		}
+		s := list[0]
+		switch order := compare(domainOf(&p.desired[endpoints[i]]), s.domain); {
+		case s.size >= level(s) || order > 0:
+			list = list[1:]
+		case order < 0:
+			rest = append(rest, endpoints[i])
 			i++
 		default:
-			p.put(slots[0], list[i:i+1])
+			p.addMembers(s, endpoints[i:i+1])
 			i++
 		}
 	}
@@ -97,55 +100,57 @@ func (p *planner) fillHome(slots []*slot, list []int32, home func(zone, target s
 func (p *planner) cut(g *group, list []int32, pieces int) {
 	for ; len(list) > 0; pieces-- {
 		n := p.pieceSize(list, len(list)-(pieces-1)*p.template.Max)
-		s := p.roomy(g, list[:n])
+		s := p.findRoom(g, list[:n])
 		if s == nil {
-			s = &slot{written: true, members: make([]int32, 0, n)}
-			g.slots = append(g.slots, s)
+			s = &plannedSlice{written: true, members: make([]int32, 0, n)}
+			g.slices = append(g.slices, s)
 		}
-		p.fill([]*slot{s}, list[:n])
+		p.fill([]*plannedSlice{s}, list[:n])
 		list = list[n:]
 	}
 }
 
-// pieceSize returns how much of list to cut off: at least least, at most a full slice, and if
-// possible so that a zone, else a target, is not cut.
+// pieceSize returns how much of list to cut off: at least least and at most a full slice. If
+// possible, it does not cut through a zone, else not through a target.
 func (p *planner) pieceSize(list []int32, least int) int {
 	most := min(len(list), p.template.Max)
 	if most == len(list) {
 		return most
 	}
-	between := 0
+	betweenTargets := 0
 	for n := most; n >= max(least, 1); n-- {
 		before, after := &p.desired[list[n-1]], &p.desired[list[n]]
 		if before.Zone != after.Zone {
 			return n
 		}
-		if between == 0 && before.Target != after.Target {
-			between = n
+		if betweenTargets == 0 && before.Target != after.Target {
+			betweenTargets = n
 		}
 	}
-	return cmp.Or(between, most)
+	return cmp.Or(betweenTargets, most)
 }
 
-// roomy finds an untouched slice that has room for all of list, and opens it: the emptiest of the
-// same zone, else of the light ones, else of all. nil: there is none.
-func (p *planner) roomy(g *group, list []int32) *slot {
+// findRoom finds an untouched slice that has places for all of list, and marks it as written. It
+// prefers the emptiest of the same zone, then of the half-empty ones, then of all. It returns nil
+// if there is none.
+func (p *planner) findRoom(g *group, list []int32) *plannedSlice {
 	if len(list) == p.template.Max {
 		return nil
 	}
 	zone := p.desired[list[len(list)/2]].Zone
-	var best *slot
-	rank := func(s *slot) int {
+	rank := func(s *plannedSlice) int {
 		switch {
-		case s.zone == zone:
+		case s.domain.zone == zone:
 			return 0
-		case s.light(p.template.Max):
+		case s.halfEmpty(p.template.Max):
 			return 1
 		}
 		return 2
 	}
-	for _, s := range g.slots {
-		if s.written || s.leaving || s.size+len(list) > p.template.Max {
+
+	var best *plannedSlice
+	for _, s := range g.slices {
+		if s.written || s.deleting || s.size+len(list) > p.template.Max {
 			continue
 		}
 		if best == nil || cmp.Or(rank(s)-rank(best), s.size-best.size) < 0 {
@@ -153,7 +158,7 @@ func (p *planner) roomy(g *group, list []int32) *slot {
 		}
 	}
 	if best != nil {
-		p.open(g, best)
+		p.markWritten(g, best)
 	}
 	return best
 }

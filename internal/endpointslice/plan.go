@@ -11,15 +11,15 @@ import (
 const (
 	// maxPerSlice is the API server's own limit of endpoints in one slice.
 	maxPerSlice = 1000
-	// maxLight is how many slices of a group may rest light.
-	maxLight = 2
+	// maxHalfEmpty is how many half-empty slices of a group may remain.
+	maxHalfEmpty = 2
 )
 
 // Plan plans the writes that turn existing, all slices of one ExternalBackend, into slices that
 // publish desired and nothing else; the package comment says how. No ip:port may be twice in
-// desired. The order of desired and existing does not matter, and neither is changed. Addresses that
-// no slice can hold (invalid, IPv4-mapped, with an IPv6 zone) are left out. The layout is nil unless
-// the existing slices hold all of desired and nothing else.
+// desired. The order of desired and existing does not matter, and neither is changed. Addresses
+// that no slice can hold (invalid, IPv4-mapped, with an IPv6 zone) are left out. The layout is nil
+// unless the existing slices hold all of desired and nothing else.
 func Plan(t Template, desired []Endpoint, existing []*discoveryv1.EndpointSlice) (*Layout, Changes) {
 	p := newPlanner(t, newMetadata(&t), desired, existing)
 	groups := p.plan()
@@ -31,14 +31,15 @@ type planner struct {
 	template Template
 	metadata metadata
 	desired  []Endpoint
-	names    map[string]bool // taken names; filled when the first slice is created
 	existing []*discoveryv1.EndpointSlice
+	// names are those that are taken; filled when the first slice is created.
+	names map[string]bool
 
 	create, delete []*discoveryv1.EndpointSlice
-	update         []rewrite
+	update         []sliceUpdate
 
-	annotation runEncoder
-	text       []byte
+	annotation annotationEncoder
+	text       []byte // scratch memory for addresses
 }
 
 // group is the slices of one address family and list of ports.
@@ -46,35 +47,32 @@ type group struct {
 	family discoveryv1.AddressType
 	key    string
 	wanted []int32 // into desired
-	slots  []*slot
-	// match tells for every endpoint of the existing slices, slot by slot, which wanted one it is; -1:
-	// it has to go.
+	slices []*plannedSlice
+	// match says for every endpoint of the existing slices, slice by slice, which wanted endpoint it
+	// is; -1: none, it is removed.
 	match []int32
-	added []int32 // wanted and in no slice, in the order of fate
+	// added are the wanted endpoints that no slice holds, ordered by failure domain.
+	added []int32
 }
 
-// slot is a slice of the plan: one that exists or one to be created.
-type slot struct {
+// plannedSlice is a slice of the plan: one that exists or one to be created.
+type plannedSlice struct {
 	slice *discoveryv1.EndpointSlice // nil: to be created
 	first int                        // where its part of group.match begins
-	size  int                        // endpoints that it will hold
+	size  int                        // how many endpoints it will hold
 
-	written  bool // has to be written
-	gains    bool // endpoints come in
-	flipped  bool // an endpoint that stays changes its conditions
-	renamed  bool // only metadata changes
-	readies  bool // an endpoint becomes ready, or comes in so
-	relaxes  bool // a ready endpoint, or one that traffic goes to where none is, is to be so no more, or goes
-	loses    bool // an endpoint goes
-	receives bool // takes over the endpoints of a slice that is written once more before
-	leaving  bool // being deleted by someone else, only a finalizer keeps it
+	// written means that it has to be written. onlyMetadata means that nothing else changes.
+	written, onlyMetadata bool
+	// deleting means that someone else deletes it and only a finalizer keeps it.
+	deleting bool
+	effects  effects
 
-	members []int32 // into desired; only where written
-	// zone and target are the fate of the endpoint in the middle: where most of a slice belongs.
-	zone, target string
+	members []int32 // into desired; only if written
+	// domain is that of the endpoint in the middle, which stands for most of the slice.
+	domain failureDomain
 }
 
-func (s *slot) light(limit int) bool { return s.size > 0 && 2*s.size <= limit }
+func (s *plannedSlice) halfEmpty(limit int) bool { return s.size > 0 && 2*s.size <= limit }
 
 func newPlanner(t Template, m metadata, desired []Endpoint, existing []*discoveryv1.EndpointSlice) *planner {
 	t.Max = min(max(t.Max, 1), maxPerSlice)
@@ -86,55 +84,22 @@ func (p *planner) plan() []*group {
 	groups := p.groups()
 	for _, g := range groups {
 		p.match(g)
-		p.place(g)
-		p.fold(g)
+		p.placeAdded(g)
+		p.compact(g)
 		p.render(g)
 	}
 	return groups
 }
 
-// rewrite is a slice to be written anew, and when.
-type rewrite struct {
-	slice *discoveryv1.EndpointSlice
-	turn  int
-}
-
-// turn tells when a slice is written among those that are: what adds comes before what takes away,
-// and above all what becomes ready before what is to be so no more, so that traffic that moves from
-// one slice to another finds an endpoint at all times. early: its endpoints move elsewhere
-// afterwards.
-func (s *slot) turn(early bool) int {
-	more := s.readies || !s.relaxes
-	free := !early && !s.receives && !s.loses && s.readies // waits for nobody
-	switch {
-	case early && s.readies && !s.relaxes:
-		return 0
-	case free && !s.relaxes:
-		return 1
-	case free:
-		return 2
-	case early:
-		return 3
-	case !s.loses && s.readies && !s.relaxes:
-		return 4
-	case s.gains && more:
-		return 5
-	case !s.loses && more:
-		return 6
-	case s.gains:
-		return 7
-	case s.readies:
-		return 8
-	}
-	return 9
-}
-
-// changes puts the writes into an order that does not depend on that of the input.
+// changes sorts the writes, so that their order does not depend on that of the input.
 func (p *planner) changes() Changes {
 	byName := func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(p.create, byName)
 	slices.SortFunc(p.delete, byName)
-	slices.SortFunc(p.update, func(a, b rewrite) int { return cmp.Or(a.turn-b.turn, byName(a.slice, b.slice)) })
+	slices.SortFunc(p.update, func(a, b sliceUpdate) int {
+		return cmp.Or(a.phase-b.phase, byName(a.slice, b.slice))
+	})
+
 	c := Changes{Create: p.create, Delete: p.delete}
 	for _, u := range p.update {
 		c.Update = append(c.Update, u.slice)
@@ -142,9 +107,14 @@ func (p *planner) changes() Changes {
 	return c
 }
 
-// fate orders endpoints so that those which are likely to change together stand together: a zone,
-// in it a target, in it an SRV rank.
-func fate(a, b *Endpoint) int {
+// failureDomain is what endpoints have in common that are likely to fail together.
+type failureDomain struct{ zone, target string }
+
+func domainOf(e *Endpoint) failureDomain { return failureDomain{e.Zone, e.Target} }
+
+// compareByFailureDomain puts endpoints that are likely to change together next to each other: it
+// orders them by zone, then target, then SRV rank.
+func compareByFailureDomain(a, b *Endpoint) int {
 	if c := strings.Compare(a.Zone, b.Zone); c != 0 {
 		return c
 	}
@@ -157,6 +127,6 @@ func fate(a, b *Endpoint) int {
 	return a.Addr.Compare(b.Addr)
 }
 
-func (p *planner) sortByFate(list []int32) {
-	slices.SortFunc(list, func(a, b int32) int { return fate(&p.desired[a], &p.desired[b]) })
+func (p *planner) sortByFailureDomain(list []int32) {
+	slices.SortFunc(list, func(a, b int32) int { return compareByFailureDomain(&p.desired[a], &p.desired[b]) })
 }

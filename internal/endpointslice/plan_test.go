@@ -620,7 +620,8 @@ func TestHandingOver(t *testing.T) {
 	}
 }
 
-// TestForRetainedWithoutPorts: a slice whose ports someone has taken away is kept true as any other.
+// TestForRetainedWithoutPorts: a slice whose ports someone has taken away is kept true as any
+// other.
 func TestForRetainedWithoutPorts(t *testing.T) {
 	want := at("a", "203.0.113.1")
 	bare := want

@@ -10,56 +10,58 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// PublishedEndpoints is what is published, and what of it at which address. It is read from the slices when
-// somebody asks, which most plans never do.
+// PublishedEndpoints are the endpoints that are published, with an index by address. They are read
+// from the slices on first use, and most plans never use them.
 type PublishedEndpoints struct {
-	slices []*discoveryv1.EndpointSlice
-	// elsewhere is what stands in no slice of ours.
-	elsewhere []Endpoint
+	slices   []*discoveryv1.EndpointSlice
+	handover []Endpoint
 
 	read      bool
 	endpoints []Endpoint
-	index     addressIndex
-	// last is, by number of the address, the endpoint there that came last; before, parallel to
-	// endpoints, the one at the same address that came before it; -1: none.
+	// index numbers the addresses. Others than those of the endpoints may have a number too.
+	index addressIndex
+	// last is, by number of the address, the index of the last endpoint there. before, parallel to
+	// endpoints, is the index of the endpoint at the same address that came before it. -1: none.
 	last, before []int32
 }
 
-// Published reads back what slices say, and what their annotation says of it. An endpoint of which
-// it tells nothing that can be relied on has no target and is Unread: its health, its tier and
-// whether it drains are not known. An endpoint in several slices, as a crash may leave it, comes
-// once, from the slice with most endpoints; one with a target is preferred. Slices of names
-// (addressType FQDN) have no addresses to tell. The order does not depend on that of the input.
-// What stands elsewhere has the targets of another spec: what this one does not name has not left
-// it.
-func Published(existing []*discoveryv1.EndpointSlice, elsewhere ...Endpoint) *PublishedEndpoints {
-	return &PublishedEndpoints{slices: existing, elsewhere: elsewhere}
+// Published reads back what slices and their annotations say.
+//
+// If the annotation says nothing reliable of an endpoint, the endpoint has no target and is Unread:
+// its health, its tier and whether it drains are not known. An endpoint that is in several slices,
+// as a crash may leave it, is read once: from a slice that knows its target, else from the slice
+// with the most endpoints. Slices of names (addressType FQDN) have no addresses and are left out.
+// The order of the endpoints does not depend on that of the slices.
+//
+// handover are endpoints that somebody else publishes and that ours shall take over from. Their
+// targets are those of another spec and are left out.
+func Published(existing []*discoveryv1.EndpointSlice, handover ...Endpoint) *PublishedEndpoints {
+	return &PublishedEndpoints{slices: existing, handover: handover}
 }
 
-// Slices are the slices that it is read from.
-func (st *PublishedEndpoints) Slices() []*discoveryv1.EndpointSlice { return st.slices }
+// Slices are the slices that the endpoints are read from.
+func (pub *PublishedEndpoints) Slices() []*discoveryv1.EndpointSlice { return pub.slices }
 
-// Elsewhere reports whether some of it stands in no slice of ours.
-func (st *PublishedEndpoints) Elsewhere() bool { return len(st.elsewhere) > 0 }
+// HasHandover reports whether there are endpoints that ours shall take over from.
+func (pub *PublishedEndpoints) HasHandover() bool { return len(pub.handover) > 0 }
 
-// Addresses is how many addresses have a number.
-func (st *PublishedEndpoints) Addresses() int { return len(st.last) }
-
-// Endpoints are what is published, that which stands elsewhere at the end.
-func (st *PublishedEndpoints) Endpoints() []Endpoint {
-	if !st.read {
-		st.read = true
-		st.readSlices()
-		for _, e := range st.elsewhere {
-			e.Target, e.Unread, e.Tier, e.Rank, e.DrainUntil = "", false, 0, 0, time.Time{}
-			st.chain(st.Number(e.Addr), &e)
-		}
+// Endpoints are the published endpoints, those of the handover at the end.
+func (pub *PublishedEndpoints) Endpoints() []Endpoint {
+	if pub.read {
+		return pub.endpoints
 	}
-	return st.endpoints
+	pub.read = true
+	pub.readSlices()
+	for _, e := range pub.handover {
+		e.Target, e.Unread, e.Tier, e.Rank, e.DrainUntil = "", false, 0, 0, time.Time{}
+		pub.add(pub.Number(e.Addr), &e)
+	}
+	return pub.endpoints
 }
 
-func (st *PublishedEndpoints) readSlices() {
-	ordered := slices.Clone(st.slices)
+// readSlices reads the slices, those with the most endpoints first.
+func (pub *PublishedEndpoints) readSlices() {
+	ordered := slices.Clone(pub.slices)
 	total := 0
 	for _, s := range ordered {
 		total += len(s.Endpoints)
@@ -67,61 +69,67 @@ func (st *PublishedEndpoints) readSlices() {
 	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
 		return cmp.Or(len(b.Endpoints)-len(a.Endpoints), strings.Compare(a.Name, b.Name))
 	})
-	st.endpoints, st.index = make([]Endpoint, 0, total), newAddressIndex(total)
-	st.last, st.before = make([]int32, 0, total), make([]int32, 0, total)
+
+	pub.endpoints, pub.index = make([]Endpoint, 0, total), newAddressIndex(total)
+	pub.last, pub.before = make([]int32, 0, total), make([]int32, 0, total)
 	groups := grouping{byKey: map[string]int32{}}
-	shared := map[int32][]Port{} // by group: its list of ports, by which its endpoints are told from those of others
-	var room []run
+	sharedPorts := map[int32][]Port{} // by group, so that addOnce can compare lists as a whole
+	var runs []run
 	for _, s := range ordered {
 		ports := portsOf(s, nil)
-		if group := groups.lookup(s.AddressType, ports); shared[group] == nil {
-			shared[group] = ports
+		if group := groups.lookup(s.AddressType, ports); sharedPorts[group] == nil {
+			sharedPorts[group] = ports
 		} else {
-			ports = shared[group]
+			ports = sharedPorts[group]
 		}
-		room = attributions(s, room[:0])
-		for _, e := range readEndpoints(s, room) {
+		runs = readRuns(s, runs[:0])
+		for _, e := range readEndpoints(s, runs) {
 			e.Ports = ports
-			st.addOnce(e)
+			pub.addOnce(e)
 		}
 	}
 }
 
-// addOnce adds e, or, where it stands already, takes over what it tells more.
-func (st *PublishedEndpoints) addOnce(e *Endpoint) {
-	place := st.Number(e.Addr)
-	for i := st.last[place]; i >= 0; i = st.before[i] {
-		if identical(st.endpoints[i].Ports, e.Ports) {
-			if st.endpoints[i].Target == "" && e.Target != "" {
-				st.endpoints[i] = *e
+// addOnce adds e. If the same endpoint is there already, the one with a target stays.
+func (pub *PublishedEndpoints) addOnce(e *Endpoint) {
+	number := pub.Number(e.Addr)
+	for i := pub.last[number]; i >= 0; i = pub.before[i] {
+		if sameList(pub.endpoints[i].Ports, e.Ports) {
+			if pub.endpoints[i].Target == "" && e.Target != "" {
+				pub.endpoints[i] = *e
 			}
 			return
 		}
 	}
-	st.chain(place, e)
+	pub.add(number, e)
 }
 
-func (st *PublishedEndpoints) chain(place int32, e *Endpoint) {
-	st.before = append(st.before, st.last[place])
-	st.last[place] = int32(len(st.endpoints))
-	st.endpoints = append(st.endpoints, *e)
+// add adds e, whose address has that number.
+func (pub *PublishedEndpoints) add(number int32, e *Endpoint) {
+	pub.before = append(pub.before, pub.last[number])
+	pub.last[number] = int32(len(pub.endpoints))
+	pub.endpoints = append(pub.endpoints, *e)
 }
 
-// Number finds or makes the number of an address.
-func (st *PublishedEndpoints) Number(a netip.Addr) int32 {
-	n := st.index.number(a)
-	for int(n) >= len(st.last) {
-		st.last = append(st.last, -1)
+// Number returns the number of an address. An address without one gets the next.
+func (pub *PublishedEndpoints) Number(a netip.Addr) int32 {
+	n := pub.index.number(a)
+	for int(n) >= len(pub.last) {
+		pub.last = append(pub.last, -1)
 	}
 	return n
 }
 
-// At is what stands at a place, the newest first, that has the same first port: no two at one
-// address have it, because they would claim one ip:port for one Service port. exact is false where
-// there is only one with other ports.
-func (st *PublishedEndpoints) At(place int32, ports []Port) (e *Endpoint, exact bool) {
-	for i := st.last[place]; i >= 0; i = st.before[i] {
-		e = &st.endpoints[i]
+// Addresses returns how many addresses have a number.
+func (pub *PublishedEndpoints) Addresses() int { return len(pub.last) }
+
+// At returns the endpoint, the last if there are several, at the address with that number whose
+// first port has the number that the first of ports has. No two endpoints at one address share it,
+// because they would publish one ip:port for one Service port. If all have other ports, it returns
+// the first of them, and exact is false.
+func (pub *PublishedEndpoints) At(number int32, ports []Port) (e *Endpoint, exact bool) {
+	for i := pub.last[number]; i >= 0; i = pub.before[i] {
+		e = &pub.endpoints[i]
 		if len(e.Ports) > 0 && len(ports) > 0 && e.Ports[0].Port == ports[0].Port {
 			return e, true
 		}

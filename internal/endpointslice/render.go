@@ -5,197 +5,66 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// render turns the slots that are written into writes.
+// render turns the slices that are written into writes.
 func (p *planner) render(g *group) {
 	namer := namer{planner: p, group: g}
-	for _, s := range g.slots {
+	for _, s := range g.slices {
 		switch {
 		case !s.written:
-		case s.leaving:
-			bare := s.slice.DeepCopy()
-			bare.Endpoints = []discoveryv1.Endpoint{}
-			p.update = append(p.update, rewrite{bare, s.turn(false)})
+		case s.deleting:
+			empty := s.slice.DeepCopy()
+			empty.Endpoints = []discoveryv1.Endpoint{}
+			p.update = append(p.update, newSliceUpdate(empty, s.effects))
 		case s.size == 0:
-			p.announce(g, s)
+			p.updateBeforeMove(g, s)
 			p.delete = append(p.delete, s.slice)
 		case s.slice == nil:
-			p.create = append(p.create, p.build(g, s, metav1.ObjectMeta{Name: namer.next(), Namespace: p.template.Namespace}))
+			meta := metav1.ObjectMeta{Name: namer.next(), Namespace: p.template.Namespace}
+			p.create = append(p.create, p.buildSlice(g.family, s, meta))
 		default:
-			p.rewrite(g, s, false)
+			p.updateSlice(g.family, s)
 		}
 	}
 }
 
-// rewrite writes s over its slice.
-func (p *planner) rewrite(g *group, s *slot, early bool) {
-	p.update = append(p.update, rewrite{p.build(g, s, *s.slice.ObjectMeta.DeepCopy()), s.turn(early)})
+// updateSlice writes s over its slice.
+func (p *planner) updateSlice(family discoveryv1.AddressType, s *plannedSlice) {
+	next := p.buildSlice(family, s, *s.slice.ObjectMeta.DeepCopy())
+	p.update = append(p.update, newSliceUpdate(next, s.effects))
 }
 
-// announce writes a slice whose endpoints move elsewhere and change their conditions once more
-// before that, so that they say the same in both slices.
-func (p *planner) announce(g *group, s *slot) {
-	if !s.flipped {
+// updateBeforeMove writes a slice whose endpoints move elsewhere and change their conditions. It is
+// written before they move, so that they have the same conditions in both slices.
+func (p *planner) updateBeforeMove(g *group, s *plannedSlice) {
+	if !s.effects.conditionsChange {
 		return
 	}
-	if s.members = p.kept(g, s); len(s.members) > 0 {
-		p.rewrite(g, s, true)
+	if s.members = p.keptMembers(g, s); len(s.members) > 0 {
+		s.effects.beforeMove = true
+		p.updateSlice(g.family, s)
 	}
 }
 
-// build returns the slice that publishes the members of s. It shares no memory with the slice that
-// it replaces.
-func (p *planner) build(g *group, s *slot, meta metav1.ObjectMeta) *discoveryv1.EndpointSlice {
-	p.sortByFate(s.members)
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: g.family, Ports: endpointPorts(sortedPorts(p.desired[s.members[0]].Ports)), Endpoints: p.endpoints(s.members)}
+// buildSlice returns the slice that publishes the members of s. It shares no memory with the slice
+// that it replaces.
+func (p *planner) buildSlice(
+	family discoveryv1.AddressType, s *plannedSlice, meta metav1.ObjectMeta,
+) *discoveryv1.EndpointSlice {
+	p.sortByFailureDomain(s.members)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  meta,
+		AddressType: family,
+		Ports:       endpointPorts(sortedPorts(p.desired[s.members[0]].Ports)),
+		Endpoints:   p.endpoints(s.members),
+	}
 	if s.slice != nil {
 		slice.TypeMeta = s.slice.TypeMeta
 	}
+
 	p.annotation.reset()
 	for i, j := range s.members {
 		p.annotation.add(&p.desired[j], slice.Endpoints[i].Addresses[0])
 	}
-	p.metadata.enforce(&slice.ObjectMeta, p.annotation.bytes())
+	p.metadata.applyTo(&slice.ObjectMeta, p.annotation.bytes())
 	return slice
-}
-
-func endpointPorts(ports []Port) []discoveryv1.EndpointPort {
-	list := make([]discoveryv1.EndpointPort, len(ports))
-	for i, p := range ports {
-		list[i] = discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol}
-		if app := appProtocolOf(p); app != "" {
-			list[i].AppProtocol = &app
-		}
-	}
-	return list
-}
-
-// endpoints builds the endpoints of one slice out of a few pieces of memory, whatever their number.
-func (p *planner) endpoints(members []int32) []discoveryv1.Endpoint {
-	list := make([]discoveryv1.Endpoint, len(members))
-	flags := make([]bool, 0, 3*len(members))
-	flag := func(b bool) *bool {
-		flags = append(flags, b)
-		return &flags[len(flags)-1]
-	}
-	optional, hinted := 0, 0
-	for _, j := range members {
-		e := &p.desired[j]
-		for _, s := range []string{e.Hostname, e.Zone, e.NodeName} {
-			if s != "" {
-				optional++
-			}
-		}
-		if zone, node := p.template.hints(e); zone != "" || node != "" {
-			hinted++
-		}
-	}
-	strs := make([]string, 0, optional)
-	str := func(s string) *string {
-		if s == "" {
-			return nil
-		}
-		strs = append(strs, s)
-		return &strs[len(strs)-1]
-	}
-	hints := makeHints(hinted)
-	addresses := p.addresses(members)
-	for i, j := range members {
-		e := &p.desired[j]
-		list[i] = discoveryv1.Endpoint{
-			Addresses:  addresses[i : i+1 : i+1],
-			Conditions: discoveryv1.EndpointConditions{Ready: flag(e.Ready), Serving: flag(e.Serving), Terminating: flag(e.Terminating)},
-			Hostname:   str(e.Hostname), Zone: str(e.Zone), NodeName: str(e.NodeName),
-			Hints: hints.of(p.template.hints(e)),
-		}
-	}
-	return list
-}
-
-// addresses returns the members' addresses as parts of one string.
-func (p *planner) addresses(members []int32) []string {
-	p.text = p.text[:0]
-	list := make([]string, len(members))
-	for _, j := range members {
-		p.text = p.desired[j].Addr.AppendTo(p.text)
-	}
-	all := string(p.text)
-	for i, j := range members {
-		n := len(p.desired[j].Addr.AppendTo(p.text[:0]))
-		list[i], all = all[:n], all[n:]
-	}
-	return list
-}
-
-// hints returns the zone and the node that e is hinted for, "" where for none.
-func (t *Template) hints(e *Endpoint) (zone, node string) {
-	if t.ZoneHints {
-		zone = e.Zone
-	}
-	if t.NodeHints {
-		node = e.NodeName
-	}
-	return zone, node
-}
-
-// hintList hands out the hints of one slice.
-type hintList struct {
-	hints []discoveryv1.EndpointHints
-	zones []discoveryv1.ForZone
-	nodes []discoveryv1.ForNode
-}
-
-func makeHints(n int) *hintList {
-	return &hintList{hints: make([]discoveryv1.EndpointHints, 0, n), zones: make([]discoveryv1.ForZone, 0, n), nodes: make([]discoveryv1.ForNode, 0, n)}
-}
-
-func (l *hintList) of(zone, node string) *discoveryv1.EndpointHints {
-	if zone == "" && node == "" {
-		return nil
-	}
-	var h discoveryv1.EndpointHints
-	if zone != "" {
-		l.zones = append(l.zones, discoveryv1.ForZone{Name: zone})
-		h.ForZones = l.zones[len(l.zones)-1 : len(l.zones) : len(l.zones)]
-	}
-	if node != "" {
-		l.nodes = append(l.nodes, discoveryv1.ForNode{Name: node})
-		h.ForNodes = l.nodes[len(l.nodes)-1 : len(l.nodes) : len(l.nodes)]
-	}
-	l.hints = append(l.hints, h)
-	return &l.hints[len(l.hints)-1]
-}
-
-// sameEndpoint reports whether have says all that want says, and nothing more; conditions aside.
-func sameEndpoint(have *discoveryv1.Endpoint, want *Endpoint, t *Template) bool {
-	var text [64]byte
-	zone, node := t.hints(want)
-	return len(have.Addresses) == 1 && have.Addresses[0] == string(want.Addr.AppendTo(text[:0])) &&
-		sameString(have.Hostname, want.Hostname) && sameString(have.Zone, want.Zone) && sameString(have.NodeName, want.NodeName) &&
-		have.TargetRef == nil && len(have.DeprecatedTopology) == 0 && sameHints(have.Hints, zone, node)
-}
-
-// sameConditions reports whether all three conditions are set, and as wanted.
-func sameConditions(have *discoveryv1.EndpointConditions, want *Endpoint) bool {
-	return have.Ready != nil && *have.Ready == want.Ready &&
-		have.Serving != nil && *have.Serving == want.Serving &&
-		have.Terminating != nil && *have.Terminating == want.Terminating
-}
-
-func sameHints(have *discoveryv1.EndpointHints, zone, node string) bool {
-	if have == nil {
-		return zone == "" && node == ""
-	}
-	if zone == "" && len(have.ForZones) != 0 || node == "" && len(have.ForNodes) != 0 {
-		return false
-	}
-	return (zone == "" || len(have.ForZones) == 1 && have.ForZones[0].Name == zone) &&
-		(node == "" || len(have.ForNodes) == 1 && have.ForNodes[0].Name == node)
-}
-
-// sameString holds a missing string and an empty one for the same.
-func sameString(have *string, want string) bool {
-	if have == nil {
-		return want == ""
-	}
-	return *have == want
 }

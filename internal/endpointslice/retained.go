@@ -5,26 +5,28 @@ import (
 	"slices"
 )
 
-// ForRetained is what standing, endpoints that can't be taken away yet, should say: what desired says of
-// the same target at the same address, whatever its ports. What is desired no more is not among
-// them.
-func ForRetained(standing, desired []Endpoint) []Endpoint {
+// ForRetained returns what a slice should say that can't be deleted yet, or can't lose endpoints
+// yet. For each of the published endpoints it is what desired says of that address, if possible of
+// that target, with the ports that are published. Endpoints whose address is not desired are left
+// out.
+func ForRetained(published, desired []Endpoint) []Endpoint {
 	at := make(map[netip.Addr][]*Endpoint, len(desired))
 	for i := range desired {
 		at[desired[i].Addr] = append(at[desired[i].Addr], &desired[i])
 	}
+
 	var out []Endpoint
-	for _, e := range standing {
-		var heir *Endpoint
-		best := -1
-		for _, h := range at[e.Addr] {
-			if n := likeness(h, &e); n > best {
-				heir, best = h, n
+	for _, e := range published {
+		var best *Endpoint
+		bestLikeness := -1
+		for _, d := range at[e.Addr] {
+			if n := likeness(d, &e); n > bestLikeness {
+				best, bestLikeness = d, n
 			}
 		}
-		if heir != nil {
+		if best != nil {
 			ports := e.Ports
-			e = *heir
+			e = *best
 			e.Ports = ports
 			out = append(out, e)
 		}
@@ -32,29 +34,24 @@ func ForRetained(standing, desired []Endpoint) []Endpoint {
 	return out
 }
 
-// likeness is the higher, the more a and b, at one address, have in common.
+// likeness compares two endpoints at one address: the target counts more than the first port.
 func likeness(a, b *Endpoint) int {
 	n := 0
 	if a.Target == b.Target {
 		n += 2
 	}
-	if sameFirstPort(a, b) {
+	// Somebody may have removed a slice's ports.
+	if len(a.Ports) > 0 && len(b.Ports) > 0 && a.Ports[0].Port == b.Ports[0].Port {
 		n++
 	}
 	return n
 }
 
-// sameFirstPort compares the ports that tell endpoints of one address apart. Someone may have taken
-// a slice's ports away.
-func sameFirstPort(a, b *Endpoint) bool {
-	return len(a.Ports) > 0 && len(b.Ports) > 0 && a.Ports[0].Port == b.Ports[0].Port
-}
-
-// HasReadyReplacement reports whether an address is ready in standing that is to be so in desired.
-func HasReadyReplacement(standing, desired []Endpoint) bool {
+// HasReadyReplacement reports whether an address is ready both in published and in desired.
+func HasReadyReplacement(published, desired []Endpoint) bool {
 	ready := make(map[netip.Addr]bool, len(desired))
 	for i := range desired {
 		ready[desired[i].Addr] = ready[desired[i].Addr] || desired[i].Ready
 	}
-	return slices.ContainsFunc(standing, func(e Endpoint) bool { return e.Ready && ready[e.Addr] })
+	return slices.ContainsFunc(published, func(e Endpoint) bool { return e.Ready && ready[e.Addr] })
 }

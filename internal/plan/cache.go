@@ -13,11 +13,10 @@ type (
 	Port     = endpointslice.Port
 )
 
-// Cache is what one plan hands on to the next one of the same ExternalBackend. As long as
-// nothing but verdicts changes, the candidates stay as they are, and so does the layout of the
-// slices that hold them. Then a plan only compares conditions, and builds the slices that it writes.
-// Everything else is planned from the beginning. The result is the same either way. The zero
-// Cache is empty.
+// Cache is what one plan hands on to the next one of the same ExternalBackend. As long as nothing
+// but verdicts changes, the candidates stay as they are, and so does the layout of the slices that
+// hold them. Then a plan only compares conditions, and builds the slices that it writes. Everything
+// else is planned from the beginning. The result is the same either way. The zero Cache is empty.
 type Cache struct {
 	inputs     *inputs // nil: nothing is cached
 	template   endpointslice.Template
@@ -74,7 +73,7 @@ func (pc *Cache) Slices(desired []Endpoint) endpointslice.Changes {
 
 // alone reports whether nobody else decides what the ExternalBackend may publish. What is published
 // beside it says something only of addresses that it does not publish yet.
-func alone(in *Input) bool { return len(in.OlderSiblings) == 0 && !in.Published.Elsewhere() }
+func alone(in *Input) bool { return len(in.OlderSiblings) == 0 && !in.Published.HasHandover() }
 
 func inputsOf(in *Input) *inputs {
 	now := &inputs{

@@ -1,0 +1,102 @@
+// Package gitops judges objects as GitOps tools do: by Argo CD's health checks and by kstatus,
+// which Flux and Helm use.
+package gitops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	lua "github.com/yuin/gopher-lua"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+)
+
+// Health is what an Argo CD health check returns: a status such as Healthy, and a message.
+type Health struct{ Status, Message string }
+
+// scriptTimeout is how long Argo CD lets a health check run.
+const scriptTimeout = time.Second
+
+// ArgoHealth runs the health check for the object's kind, from a folder in the layout of Argo CD's
+// own resource_customizations.
+func ArgoHealth(ctx context.Context, customizations string, o *unstructured.Unstructured) (Health, error) {
+	script, err := os.ReadFile(filepath.Join(customizations, o.GroupVersionKind().Group, o.GetKind(), "health.lua"))
+	if err != nil {
+		return Health{}, err
+	}
+	vm := lua.NewState(lua.Options{SkipOpenLibs: true})
+	defer vm.Close()
+	ctx, cancel := context.WithTimeout(ctx, scriptTimeout)
+	defer cancel()
+	vm.SetContext(ctx)
+	// Argo CD offers these libraries alone: strings, for instance, have no functions.
+	for _, library := range []struct {
+		name string
+		open lua.LGFunction
+	}{
+		{lua.LoadLibName, lua.OpenPackage},
+		{lua.BaseLibName, lua.OpenBase},
+		{lua.TabLibName, lua.OpenTable},
+	} {
+		vm.Push(vm.NewFunction(library.open))
+		vm.Push(lua.LString(library.name))
+		if err := vm.PCall(1, 0, nil); err != nil {
+			return Health{}, err
+		}
+	}
+	vm.SetGlobal("obj", luaValue(vm, o.Object))
+	if err := vm.DoString(string(script)); err != nil {
+		return Health{}, err
+	}
+	result, ok := vm.Get(-1).(*lua.LTable)
+	if !ok {
+		return Health{}, errors.New("the health check returns no table")
+	}
+	health := Health{result.RawGetString("status").String(), result.RawGetString("message").String()}
+	switch health.Status {
+	case "Healthy", "Progressing", "Degraded", "Suspended":
+		return health, nil
+	}
+	return health, fmt.Errorf("Argo CD knows no health %q", health.Status)
+}
+
+// luaValue turns a value of decoded JSON into Lua's.
+func luaValue(vm *lua.LState, value any) lua.LValue {
+	switch v := value.(type) {
+	case bool:
+		return lua.LBool(v)
+	case int64:
+		return lua.LNumber(v)
+	case float64:
+		return lua.LNumber(v)
+	case string:
+		return lua.LString(v)
+	case []any:
+		table := vm.CreateTable(len(v), 0)
+		for _, item := range v {
+			table.Append(luaValue(vm, item))
+		}
+		return table
+	case map[string]any:
+		table := vm.CreateTable(0, len(v))
+		for key, item := range v {
+			table.RawSetString(key, luaValue(vm, item))
+		}
+		return table
+	}
+	return lua.LNil
+}
+
+// Kstatus is the object's status by the kstatus library: InProgress, Current, Failed or
+// Terminating.
+func Kstatus(o *unstructured.Unstructured) (string, error) {
+	result, err := status.Compute(o)
+	if err != nil {
+		return "", err
+	}
+	return result.Status.String(), nil
+}

@@ -74,7 +74,7 @@ func TestGitOpsTools(t *testing.T) {
 	applied := func(spec, condition string, is metav1.ConditionStatus, reason string) func(h *harness.Test) {
 		return func(h *harness.Test) {
 			h.T.Helper()
-			apply(h, "web", spec)
+			h.ApplyBackend("web", spec)
 			h.WaitCondition("web", condition, is, reason)
 		}
 	}
@@ -130,7 +130,7 @@ func TestGitOpsTools(t *testing.T) {
 		},
 		{
 			"stalled", func(h *harness.Test) {
-				apply(h, "web", "serviceRef: {name: absent}"+onePort)
+				h.ApplyBackend("web", "serviceRef: {name: absent}"+onePort)
 				h.Within(stalledAfter, "web to be stalled", func() error {
 					for _, c := range h.Backend("web").Status.Conditions {
 						if c.Type == v1alpha1.ConditionStalled && c.Status == metav1.ConditionTrue {

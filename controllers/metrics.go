@@ -10,31 +10,33 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// Metrics are the series that reconciling sets.
+// Metrics are the series that reconciles set.
 type Metrics struct {
-	byState *prometheus.GaugeVec
-	traffic *prometheus.GaugeVec
-	tier    *prometheus.GaugeVec
-	ready   *prometheus.GaugeVec
-	changes *prometheus.CounterVec
+	endpointsByState *prometheus.GaugeVec
+	readyEndpoints   *prometheus.GaugeVec
+	activeTier       *prometheus.GaugeVec
+	ready            *prometheus.GaugeVec
+	verdictChanges   *prometheus.CounterVec
 }
 
-// NewMetrics registers the series.
+// NewMetrics returns Metrics whose series are registered.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		byState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		endpointsByState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "externalbackend_endpoints",
 			Help: "Published endpoints of an ExternalBackend by state: Healthy, Unhealthy, Unknown, Unprobed or Draining.",
 		}, []string{"namespace", "name", "state"}),
-		traffic: perObject("externalbackend_ready_endpoints", "Endpoints of an ExternalBackend that are ready."),
-		tier:    perObject("externalbackend_active_tier", "Active tier of an ExternalBackend; no series where none is."),
-		ready:   perObject("externalbackend_ready", "Whether the condition Ready of an ExternalBackend is True: 0 or 1."),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		readyEndpoints: perObject("externalbackend_ready_endpoints", "Endpoints of an ExternalBackend that are ready."),
+		activeTier: perObject("externalbackend_active_tier",
+			"Active tier of an ExternalBackend; no series where none is."),
+		ready: perObject("externalbackend_ready",
+			"Whether the condition Ready of an ExternalBackend is True: 0 or 1."),
+		verdictChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "externalbackend_endpoint_transitions_total",
 			Help: "Verdicts that changed, by the new one.",
 		}, []string{"to"}),
 	}
-	registerer.MustRegister(m.byState, m.traffic, m.tier, m.ready, m.changes)
+	registerer.MustRegister(m.endpointsByState, m.readyEndpoints, m.activeTier, m.ready, m.verdictChanges)
 	return m
 }
 
@@ -42,18 +44,20 @@ func perObject(name, help string) *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"namespace", "name"})
 }
 
-// status sets the series that tell what status tells.
+// status sets the series that status determines.
 func (m *Metrics) status(key types.NamespacedName, s *v1alpha1.ExternalBackendStatus) {
-	published := 0
+	readyEndpoints := 0.0
 	if s.Endpoints != nil {
-		published = int(s.Endpoints.Ready)
+		readyEndpoints = float64(s.Endpoints.Ready)
 	}
-	m.traffic.WithLabelValues(key.Namespace, key.Name).Set(float64(published))
+	m.readyEndpoints.WithLabelValues(key.Namespace, key.Name).Set(readyEndpoints)
+
 	if s.ActiveTier != nil {
-		m.tier.WithLabelValues(key.Namespace, key.Name).Set(float64(*s.ActiveTier))
+		m.activeTier.WithLabelValues(key.Namespace, key.Name).Set(float64(*s.ActiveTier))
 	} else {
-		m.tier.DeleteLabelValues(key.Namespace, key.Name)
+		m.activeTier.DeleteLabelValues(key.Namespace, key.Name)
 	}
+
 	ready := 0.0
 	if meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionReady) {
 		ready = 1
@@ -61,31 +65,31 @@ func (m *Metrics) status(key types.NamespacedName, s *v1alpha1.ExternalBackendSt
 	m.ready.WithLabelValues(key.Namespace, key.Name).Set(ready)
 }
 
-// endpoints sets the series of one ExternalBackend.
+// endpoints sets how many endpoints are in each state.
 func (m *Metrics) endpoints(key types.NamespacedName, counts map[v1alpha1.TargetState]int) {
 	for _, state := range plan.EndpointStates {
-		m.byState.WithLabelValues(key.Namespace, key.Name, string(state)).Set(float64(counts[state]))
+		m.endpointsByState.WithLabelValues(key.Namespace, key.Name, string(state)).Set(float64(counts[state]))
 	}
 }
 
 // forget removes the series of an ExternalBackend that is gone.
 func (m *Metrics) forget(key types.NamespacedName) {
-	for _, series := range []*prometheus.GaugeVec{m.byState, m.traffic, m.tier, m.ready} {
+	for _, series := range []*prometheus.GaugeVec{m.endpointsByState, m.readyEndpoints, m.activeTier, m.ready} {
 		series.DeletePartialMatch(prometheus.Labels{"namespace": key.Namespace, "name": key.Name})
 	}
 }
 
 // transitions counts the verdicts that changed.
-func (m *Metrics) transitions(news []transition) {
-	for _, t := range news {
+func (m *Metrics) transitions(transitions []transition) {
+	for _, t := range transitions {
 		if t.was.Verdict == t.is.Verdict {
 			continue
 		}
 		switch t.is.Verdict {
 		case probe.Healthy:
-			m.changes.WithLabelValues(string(v1alpha1.TargetStateHealthy)).Inc()
+			m.verdictChanges.WithLabelValues(string(v1alpha1.TargetStateHealthy)).Inc()
 		case probe.Unhealthy:
-			m.changes.WithLabelValues(string(v1alpha1.TargetStateUnhealthy)).Inc()
+			m.verdictChanges.WithLabelValues(string(v1alpha1.TargetStateUnhealthy)).Inc()
 		}
 	}
 }

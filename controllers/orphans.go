@@ -16,24 +16,24 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// serviceGrace is how long an ExternalBackend that arrives waits for the Service of the slices that
-// it finds, so that a restore can bring the Service back with its ClusterIP.
+// serviceGrace is how long a new ExternalBackend that finds slices of its own waits for their
+// Service, so that a restore can bring the Service back with its ClusterIP.
 const serviceGrace = 30 * time.Second
 
-// ownerless reports whether the garbage collector will never delete s.
+// ownerless reports whether s has no owner, so that the garbage collector will never delete it.
 func ownerless(s *discoveryv1.EndpointSlice) bool { return len(s.OwnerReferences) == 0 }
 
-// removeOrphans deletes slices of an ExternalBackend that is gone where nobody else ever will: they
-// have no owner, there is no Service that they could stand behind, and a restore has had its time.
-// It returns when to look again.
+// removeOrphans deletes those slices of an ExternalBackend that is gone which nobody else will ever
+// delete: they have no owner, their Service does not exist, and the time for a restore is over. It
+// returns when to look again.
 func (r *Reconciler) removeOrphans(ctx context.Context, key types.NamespacedName) (time.Time, error) {
-	left, err := r.slicesOf(ctx, key)
+	list, err := r.slicesOf(ctx, key)
 	if err != nil {
 		return time.Time{}, err
 	}
 
 	var next time.Time
-	for _, s := range left {
+	for _, s := range list {
 		if !ownerless(s) {
 			continue
 		}
@@ -52,9 +52,8 @@ func (r *Reconciler) removeOrphans(ctx context.Context, key types.NamespacedName
 	return next, nil
 }
 
-// needed reports whether there is a Service that s stands behind, or by now the ExternalBackend of
-// that key. Where the cache has neither, the API server is asked: caches follow one after the
-// other.
+// needed reports whether the Service of s exists, or by now the ExternalBackend of that key. What
+// the cache does not have it looks for at the API server: one kind's cache may be behind another's.
 func (r *Reconciler) needed(ctx context.Context, key types.NamespacedName, s *discoveryv1.EndpointSlice) (bool, error) {
 	service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 	if service.Name != "" {
@@ -68,8 +67,8 @@ func (r *Reconciler) needed(ctx context.Context, key types.NamespacedName, s *di
 	return b != nil, err
 }
 
-// sinceStart is the later of a creation and the manager's start: what happened in between nobody
-// saw.
+// sinceStart returns the later of a creation and the manager's start, since nobody has watched the
+// object before that.
 func (r *Reconciler) sinceStart(created metav1.Time) time.Time {
 	if created.After(r.Started) {
 		return created.Time
@@ -77,8 +76,8 @@ func (r *Reconciler) sinceStart(created metav1.Time) time.Time {
 	return r.Started
 }
 
-// liveBackend asks the API server itself, since the cache may be behind; nil where there is none,
-// not even its kind.
+// liveBackend reads an ExternalBackend from the API server, because the cache may be behind. It
+// returns nil if there is none, or if the kind itself is gone.
 func (r *Reconciler) liveBackend(ctx context.Context, key types.NamespacedName) (*v1alpha1.ExternalBackend, error) {
 	var list v1alpha1.ExternalBackendList
 	named := client.MatchingFields{metav1.ObjectNameField: key.Name}
@@ -92,13 +91,13 @@ func (r *Reconciler) liveBackend(ctx context.Context, key types.NamespacedName) 
 	return &list.Items[0], nil
 }
 
-// awaitsService returns until when b waits for its Service to be restored; zero where it does not:
-// only an ExternalBackend that has just arrived does, whose slices are there without an owner.
+// awaitsService returns until when b waits for its Service to be restored; zero if it does not.
+// Only a new ExternalBackend that finds slices of its own without an owner waits.
 func (r *Reconciler) awaitsService(b *v1alpha1.ExternalBackend, o *observation) time.Time {
 	until := r.sinceStart(b.CreationTimestamp).Add(serviceGrace)
-	arrived := !meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionProgrammed)
+	isNew := !meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionProgrammed)
 	missing := o.service == nil && b.Spec.ServiceRef == nil
-	if arrived && missing && until.After(r.now()) && slices.ContainsFunc(o.slices, ownerless) {
+	if isNew && missing && until.After(r.now()) && slices.ContainsFunc(o.slices, ownerless) {
 		return until
 	}
 	return time.Time{}

@@ -11,8 +11,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// quietSink writes events. That a namespace takes none any more, because it is being deleted or has
-// gone, is no failure: client-go would log each such event as an error with a stack trace.
+// quietSink writes events. It drops those for a namespace that is being deleted or gone: client-go
+// would log each of them as an error with a stack trace.
 type quietSink struct{ events.EventSink }
 
 func (q quietSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
@@ -23,8 +23,7 @@ func (q quietSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1
 	return created, err
 }
 
-// newRecorder returns a recorder like the manager's own, but for its sink. It records until ctx
-// ends.
+// newRecorder returns a recorder like the manager's own that writes to a quietSink until ctx ends.
 func newRecorder(ctx context.Context, mgr ctrl.Manager) (events.EventRecorder, error) {
 	client, err := eventsclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -38,9 +37,11 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager) (events.EventRecorder, e
 	if _, err := broadcaster.StartLogging(log.V(1)); err != nil {
 		return nil, err
 	}
-	return broadcaster.NewRecorder(mgr.GetScheme(), "external-backend"), mgr.Add(leaderRunnable(func(ctx context.Context) error {
+
+	stop := leaderRunnable(func(ctx context.Context) error {
 		<-ctx.Done()
 		broadcaster.Shutdown()
 		return nil
-	}))
+	})
+	return broadcaster.NewRecorder(mgr.GetScheme(), "external-backend"), mgr.Add(stop)
 }

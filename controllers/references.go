@@ -22,57 +22,56 @@ import (
 )
 
 const (
-	// referencePeriod is how often Secrets and ConfigMaps are read again: they are not watched, so
-	// that no right to list them is needed.
+	// referencePeriod is how often Secrets and ConfigMaps are read again. They are not watched,
+	// because that would need the right to list them.
 	referencePeriod = time.Minute
-	// referenceRetry is the same where one is missing or unusable, for missingFresh: somebody may
-	// be about to create it. Where the API server did not answer it is twice as long each time, up
-	// to referencePeriod.
-	referenceRetry = 5 * time.Second
-	missingFresh   = 2 * time.Minute
+	// referenceRetry takes its place for recentlyMissing after one was first missing or unusable:
+	// somebody may be about to create it. If the API server did not answer, the time doubles with
+	// each try, up to referencePeriod.
+	referenceRetry  = 5 * time.Second
+	recentlyMissing = 2 * time.Minute
 )
 
-// references are what an ExternalBackend's Secrets and ConfigMaps say.
+// references is what the Secrets and ConfigMaps of an ExternalBackend contain.
 type references struct {
 	checkRoots, dnsRoots *x509.CertPool
 	certificate          *tls.Certificate
 	// The identities are digests of what was read.
 	checkIdentity, dnsIdentity string
-	// checkMissing, dnsMissing: something that probes, or queries, need can't be had; problem says
-	// what, for users, where it is for them to mend.
+	// checkMissing and dnsMissing report whether something that probes, or DNS queries, need could
+	// not be read. problem says what, if users can fix it.
 	checkMissing, dnsMissing bool
 	problem                  plan.References
 
-	generation   int64
-	read         time.Time
+	generation   int64     // of the ExternalBackend
+	read         time.Time // last
 	missingSince time.Time
-	// failures is how many times in a row the API server did not answer.
-	failures int
+	failures     int // how many times in a row the API server did not answer
 }
 
-// wait is how long after read they are read again.
-func (r *references) wait() time.Duration {
+// period returns how long after the last time they are read again.
+func (r *references) period() time.Duration {
 	switch {
 	case r.failures > 0:
 		return min(referenceRetry<<min(r.failures-1, 10), referencePeriod)
-	case r.problem.Reason != "" && r.read.Sub(r.missingSince) < missingFresh:
+	case r.problem.Reason != "" && r.read.Sub(r.missingSince) < recentlyMissing:
 		return referenceRetry
 	default:
 		return referencePeriod
 	}
 }
 
-// due tells whether the references of b have to be read again.
+// due reports whether the references of b have to be read again.
 func (r *references) due(b *v1alpha1.ExternalBackend, now time.Time) bool {
-	return r.generation != b.Generation || now.Sub(r.read) >= r.wait()
+	return r.generation != b.Generation || now.Sub(r.read) >= r.period()
 }
 
-// next is when they have to be read again; zero where b has none.
+// next returns when they have to be read again; zero if b has none.
 func (r *references) next(b *v1alpha1.ExternalBackend) time.Time {
 	if !hasReferences(b) || r.read.IsZero() {
 		return time.Time{}
 	}
-	return r.read.Add(r.wait())
+	return r.read.Add(r.period())
 }
 
 func checkTLS(b *v1alpha1.ExternalBackend) *v1alpha1.TLS {
@@ -91,16 +90,18 @@ func dnsTLS(b *v1alpha1.ExternalBackend) *v1alpha1.DNSTLS {
 
 func hasReferences(b *v1alpha1.ExternalBackend) bool {
 	t, d := checkTLS(b), dnsTLS(b)
-	return t != nil && (len(t.CACertificateRefs) > 0 || t.ClientCertificateRef != nil) || d != nil && len(d.CACertificateRefs) > 0
+	return t != nil && (len(t.CACertificateRefs) > 0 || t.ClientCertificateRef != nil) ||
+		d != nil && len(d.CACertificateRefs) > 0
 }
 
-// readReferences reads all that b refers to, by name and in its own namespace. Where the API server
-// does not answer, what was read before stays; what was never read is missing.
+// readReferences reads the Secrets and ConfigMaps that b names, in its own namespace. If the API
+// server does not answer, it returns what was read before; what was never read is missing.
 func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBackend, before references) references {
 	if !before.due(b, r.now()) {
 		return before
 	}
-	// The client logs bodies at high verbosity, which must not happen to what is secret.
+
+	// The client logs bodies at high verbosity, which must not happen to Secrets.
 	check := referenceReader{ctx: logr.NewContext(ctx, logr.Discard()), live: r.Live, namespace: b.Namespace}
 	dns := check
 	out := references{generation: b.Generation}
@@ -115,6 +116,7 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 		out.dnsRoots = dns.roots("spec.dns.tls.caCertificateRefs", t.CACertificateRefs)
 		out.dnsIdentity = dns.identity()
 	}
+
 	out.checkMissing, out.dnsMissing = !check.complete(), !dns.complete()
 	out.problem = cmp.Or(check.problem, dns.problem)
 	if err := cmp.Or(check.err, dns.err); err != nil {
@@ -125,6 +127,7 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 		}
 		out.failures = failures
 	}
+
 	out.read = r.now()
 	if out.missingSince = out.read; before.problem.Reason != "" && before.generation == b.Generation {
 		out.missingSince = before.missingSince
@@ -138,23 +141,22 @@ type referenceReader struct {
 	live      client.Reader
 	namespace string
 	digest    []byte
-	// problem is for users, err for what says nothing about the reference.
-	problem plan.References
-	err     error
+	problem   plan.References // with a reference, for users
+	err       error           // of the API server, which says nothing about the reference
 }
 
-// complete: nothing that was to be read is missing.
+// complete reports whether everything could be read.
 func (r *referenceReader) complete() bool { return r.problem.Reason == "" && r.err == nil }
 
-// identity is the digest of all that has been read since the last call.
+// identity returns a digest of everything that has been read since the last call.
 func (r *referenceReader) identity() string {
 	sum := sha256.Sum256(r.digest)
 	r.digest = nil
 	return hex.EncodeToString(sum[:])
 }
 
-// roots is the pool of the certificates of all refs. It is nil, for the system roots, where there
-// are no refs, and where one of them can't be had.
+// roots returns a pool of the certificates of all refs. It returns nil if there are no refs, which
+// stands for the system roots, and if one of them can't be read.
 func (r *referenceReader) roots(list string, refs []v1alpha1.CACertificateReference) *x509.CertPool {
 	if len(refs) == 0 {
 		return nil
@@ -175,7 +177,7 @@ func (r *referenceReader) roots(list string, refs []v1alpha1.CACertificateRefere
 	return pool
 }
 
-// data reads one key of a ConfigMap or Secret. It reports whether the key is there.
+// data reads one key of a ConfigMap or Secret. It reports whether the key exists.
 func (r *referenceReader) data(field string, kind v1alpha1.CACertificateKind, name, key string) ([]byte, bool) {
 	var value []byte
 	var ok bool
@@ -201,6 +203,7 @@ func (r *referenceReader) data(field string, kind v1alpha1.CACertificateKind, na
 	return value, ok
 }
 
+// certificate reads a key pair from a Secret. It returns nil if it can't be used.
 func (r *referenceReader) certificate(field string, ref *v1alpha1.SecretReference) *tls.Certificate {
 	var s corev1.Secret
 	if !r.get(field, "Secret", ref.Name, &s) {
@@ -213,13 +216,15 @@ func (r *referenceReader) certificate(field string, ref *v1alpha1.SecretReferenc
 		r.fail(v1alpha1.ReasonInvalidRef, "%s: Secret %q is of type %q, not kubernetes.io/tls", field, ref.Name, s.Type)
 		return nil
 	case err != nil: // the error may quote the key
-		r.fail(v1alpha1.ReasonInvalidRef, "%s: tls.crt and tls.key of Secret %q are no certificate with its private key", field, ref.Name)
+		r.fail(v1alpha1.ReasonInvalidRef,
+			"%s: tls.crt and tls.key of Secret %q are no certificate with its private key", field, ref.Name)
 		return nil
 	}
 	r.digest = append(append(r.digest, crt...), key...)
 	return &c
 }
 
+// get reads an object. It reports whether it could.
 func (r *referenceReader) get(field, kind, name string, into client.Object) bool {
 	err := r.live.Get(r.ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, into)
 	switch {
@@ -229,13 +234,15 @@ func (r *referenceReader) get(field, kind, name string, into client.Object) bool
 		r.fail(v1alpha1.ReasonRefNotFound, "%s: %s %q does not exist in namespace %q", field, kind, name, r.namespace)
 	case apierrors.IsForbidden(err):
 		r.fail(v1alpha1.ReasonRefNotPermitted, "%s: the operator may not read %s %q: bind the ClusterRole "+
-			"external-backend-reference-reader to its ServiceAccount by a RoleBinding in namespace %q", field, kind, name, r.namespace)
+			"external-backend-reference-reader to its ServiceAccount by a RoleBinding in namespace %q",
+			field, kind, name, r.namespace)
 	default:
 		r.err = err
 	}
 	return false
 }
 
+// fail records the first problem.
 func (r *referenceReader) fail(reason, format string, args ...any) {
 	if r.problem.Reason == "" {
 		r.problem = plan.References{Reason: reason, Message: fmt.Sprintf(format, args...)}

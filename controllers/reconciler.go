@@ -1,6 +1,7 @@
-// Package controllers joins the rooms: it fetches what the cluster says, hands names and endpoints
-// to the engines, plans by what they know, writes what the plan changes, and tells users about it.
-// It is the only package that talks to the API server.
+// Package controllers gives every ExternalBackend its Service and EndpointSlices, and keeps them
+// current. A reconcile reads the cluster, hands names and endpoints to the engines (internal/resolve
+// and internal/probe), plans with what they know, writes what the plan changes, and reports to
+// users. This is the only package that talks to the API server.
 package controllers
 
 import (

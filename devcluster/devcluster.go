@@ -1,33 +1,34 @@
-/*
-Package devcluster is a Kubernetes control plane for development and tests that is built from Go modules, runs
-without containers, and leaves nothing behind.
-
-# Binaries
-
-[Ensure] builds etcd, kube-apiserver, kube-controller-manager, kube-proxy, kubectl and CoreDNS once, and keeps them in the
-user's cache directory. The first build takes minutes, every later start seconds. [Assets] gives the ones that
-controller-runtime's envtest wants.
-
-# Isolation
-
-[Main] (for tests) and [Enter] (for commands) start the program again as the second process of fresh PID, network and
-mount namespaces, and of a user namespace where the user is not root. All that a cluster makes lives in there:
-processes, network namespaces, veths, nftables rules, and a tmpfs for data. When the program ends, however it ends, the kernel
-removes all of it; there is no clean-up code that could be skipped.
-
-# Topology
-
-[OpenNetwork] lays a bridge with addresses from the documentation ranges (RFC 5737, RFC 3849) into the program's own
-network namespace, and [Network.AddNamespace] hangs further namespaces on it, which stand for machines outside the cluster.
-[Start] adds the control plane, a namespace that is the one Node with kube-proxy in it, and one for the cluster's DNS:
-
-	program, etcd, kube-apiserver, kube-controller-manager    203.0.113.1   2001:db8:113::1
-	node: kube-proxy                                           203.0.113.2   2001:db8:113::2
-	dns: CoreDNS for cluster.local                            203.0.113.53  2001:db8:113::53
-	backends, clients                                         whatever is free
-
-The program itself is no node: it reaches ClusterIPs by a route through the node, as a Pod would. Linux only.
-*/
+// Package devcluster is a Kubernetes control plane for development and tests. It is built from Go
+// modules, runs without containers, and leaves nothing behind.
+//
+// # Binaries
+//
+// [Ensure] builds etcd, kube-apiserver, kube-controller-manager, kube-proxy, kubectl and CoreDNS
+// once, and keeps them in the user's cache directory. The first build takes minutes, every later
+// start seconds. [Assets] returns those that controller-runtime's envtest needs.
+//
+// # Isolation
+//
+// [Main] (for tests) and [Enter] (for commands) start the program again as the second process of
+// new PID, network and mount namespaces, and of a user namespace if the user is not root.
+// Everything that a cluster creates is in them: processes, network namespaces, veths, nftables
+// rules, and a tmpfs for data. When the program ends, in whatever way, the kernel removes all of
+// it. So there is no clean-up code that could be skipped.
+//
+// # Topology
+//
+// [OpenNetwork] creates a bridge with addresses from the documentation ranges (RFC 5737, RFC 3849)
+// in the program's own network namespace. [Network.AddNamespace] connects further namespaces to it,
+// which stand for machines outside the cluster. [Start] adds the control plane, a namespace that is
+// the only Node, with kube-proxy in it, and one for the cluster's DNS:
+//
+//	program, etcd, kube-apiserver, kube-controller-manager    203.0.113.1   2001:db8:113::1
+//	node: kube-proxy                                          203.0.113.2   2001:db8:113::2
+//	dns: CoreDNS for cluster.local                            203.0.113.53  2001:db8:113::53
+//	backends, clients                                         whatever is free
+//
+// The program itself is not a node: it reaches ClusterIPs by a route through the node, as a Pod
+// does. The package works on Linux only.
 package devcluster
 
 import (

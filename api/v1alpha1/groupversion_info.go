@@ -1,9 +1,9 @@
-// Package v1alpha1 holds the API of the External Backend Operator, group
-// external-backend.io: the types, their schema as markers, and the words that
-// status, labels and annotations use. It contains no logic.
+// Package v1alpha1 holds the API of the External Backend Operator, group external-backend.io: the
+// types, their schema as markers, the words that status, labels and annotations use, and the values
+// of absent fields.
 //
-// Fields that the schema defaults are defaulted only where their parent object
-// is present; where it is absent the same default holds for whoever reads it.
+// The schema gives no field of a spec a default, so that a spec is stored as it was written. The
+// methods in defaults.go return the value that applies.
 //
 // +kubebuilder:object:generate=true
 // +kubebuilder:ac:generate=true

@@ -2,6 +2,8 @@
 // slices to create, update and delete come out. It also reads back what slices publish. It knows no
 // clock, no client and no goroutine.
 //
+// # The fewest writes
+//
 // Every write of an EndpointSlice goes to every node of the cluster, and a write always carries all
 // endpoints of the slice. So [Plan] writes as few slices as possible.
 //
@@ -23,10 +25,14 @@
 //  5. compacts one untouched half-empty slice more, if otherwise more than two half-empty slices
 //     remain.
 //
+// # Proof of the number of writes
+//
 // Each of the k slices is written or deleted once, by 1 and 4. Step 3 writes ceil(max(0, A-F)/B)
 // others, and fewer could not hold the new endpoints. This sum is W*, the fewest writes possible,
 // and the price of everything but step 5. Step 5 costs one deletion more: the receiving slice is
 // written anyway.
+//
+// # Proof of the number of slices
 //
 // Two half-empty slices fit into one. So step 4 leaves at most one half-empty slice among those
 // that existed before and are written. The pieces of step 3 leave fewer than B places free
@@ -38,6 +44,8 @@
 // half-empty ones there are at most h + 2 <= 2 x ideal + 1 slices. If there are more all the same,
 // because the maximum was raised or somebody edited slices, compaction goes on, at its price, until
 // two half-empty slices are left.
+//
+// # Between the writes
 //
 // Endpoints move in two ways only: with a half-empty slice, which is deleted last, and out of a
 // slice that holds more than B because the maximum was lowered, which is written after all slices

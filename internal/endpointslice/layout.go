@@ -35,7 +35,7 @@ func (ls layoutSlice) compareName(name string) int { return strings.Compare(ls.n
 // layout returns the layout of a finished plan. It is nil if the slices do not yet hold what they
 // should, or if some are left to be compacted.
 func (p *planner) layout(t Template, groups []*group) *Layout {
-	list := make([]layoutSlice, 0, len(p.existing))
+	var list []layoutSlice
 	for _, g := range groups {
 		if p.countHalfEmpty(g) > maxHalfEmpty {
 			return nil
@@ -47,6 +47,9 @@ func (p *planner) layout(t Template, groups []*group) *Layout {
 			members := g.match[s.first : s.first+s.size]
 			if slices.Contains(members, -1) {
 				return nil
+			}
+			if list == nil {
+				list = make([]layoutSlice, 0, len(p.existing))
 			}
 			list = append(list, layoutSlice{name: s.slice.Name, members: members})
 		}

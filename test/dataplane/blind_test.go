@@ -16,8 +16,8 @@ import (
 func TestBlindProberLosesNoRequest(t *testing.T) {
 	here, there := harness.New(t), harness.New(t) // a prober is blind only if several namespaces fail
 	manager := here.StartManager()
-	first, second := newPool(here), newPool(there)
-	for _, p := range []pool{first, second} {
+	first, second := newMachineSet(here), newMachineSet(there)
+	for _, p := range []machineSet{first, second} {
 		p.h.WaitStates("pool", harness.All(harness.Healthy, p.at...))
 		p.h.WaitRoutes("pool", p.at...)
 	}
@@ -36,7 +36,7 @@ func TestBlindProberLosesNoRequest(t *testing.T) {
 	if after := slices.Concat(first.versions(), second.versions()); !slices.Equal(before, after) {
 		t.Errorf("the manager wrote slices while its prober was blind: %v became %v", before, after)
 	}
-	for _, p := range []pool{first, second} {
+	for _, p := range []machineSet{first, second} {
 		p.h.WaitStates("pool", harness.All(harness.Healthy, p.at...))
 	}
 
@@ -52,8 +52,8 @@ func TestBlindProberLosesNoRequest(t *testing.T) {
 	load.stopWithoutLoss()
 }
 
-// pool is four machines behind one Service. Checks use another port than requests.
-type pool struct {
+// machineSet is four machines behind one Service. Checks use another port than requests.
+type machineSet struct {
 	h        *harness.Test
 	machines []*lab.Machine
 	checked  []*lab.Server
@@ -62,11 +62,11 @@ type pool struct {
 
 const checkPort = 9000
 
-func newPool(h *harness.Test) pool {
+func newMachineSet(h *harness.Test) machineSet {
 	h.T.Helper()
-	p := pool{h: h}
+	p := machineSet{h: h}
 	var list []any
-	for _, name := range []string{"a", "b", "p", "d"} {
+	for _, name := range []string{"a", "b", "c", "d"} {
 		m := h.Machine(name)
 		h.Serve(m, "http", 8080)
 		p.machines, p.checked = append(p.machines, m), append(p.checked, h.Serve(m, "tcp", checkPort))
@@ -83,7 +83,7 @@ healthCheck: %s
 }
 
 // versions returns the name and resource version of each slice.
-func (p pool) versions() (list []string) {
+func (p machineSet) versions() (list []string) {
 	p.h.T.Helper()
 	for _, s := range p.h.Slices("pool") {
 		list = append(list, p.h.Namespace+"/"+s.Name+" "+s.ResourceVersion)

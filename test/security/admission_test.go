@@ -17,8 +17,7 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// overlay installs the component as a user does, with ranges of the cluster and an exempt
-// namespace.
+// overlay installs the component as a user does, with the cluster's ranges and an exempt namespace.
 const overlay = `
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -31,8 +30,8 @@ patches:
     - {op: replace, path: /data/exemptNamespaces, value: "%[2]s"}
 `
 
-// try applies an ExternalBackend with one good target, and a change of it, for show.
-func try(h *harness.Test, namespace string, change func(*v1alpha1.ExternalBackendSpec)) error {
+// dryRun creates a changed ExternalBackend with one allowed target, as a dry run.
+func dryRun(h *harness.Test, namespace string, change func(*v1alpha1.ExternalBackendSpec)) error {
 	b := newBackend("tried", handlers[0])
 	b.Namespace = namespace
 	b.Spec.Targets = []v1alpha1.Target{{Name: "t0", Address: "198.18.0.1"}}
@@ -40,18 +39,18 @@ func try(h *harness.Test, namespace string, change func(*v1alpha1.ExternalBacken
 	return h.Client.Create(context.Background(), b, client.DryRunAll)
 }
 
-// literal is the change by a second target.
+// literal returns a change that adds a target with this address.
 func literal(address string) func(*v1alpha1.ExternalBackendSpec) {
 	return func(s *v1alpha1.ExternalBackendSpec) {
 		s.Targets = append(s.Targets, v1alpha1.Target{Name: "t1", Address: address})
 	}
 }
 
-// TestAdmission has the API server refuse at once what the controller would refuse, and nothing
-// else.
-func TestAdmission(t *testing.T) {
+// With the admission policy, the API server refuses the targets that the controller would deny, and
+// nothing else.
+func TestAdmissionRefusesWhatTheControllerDenies(t *testing.T) {
 	h, exempt := harness.New(t), harness.New(t)
-	// What was accepted before goes on being written to: its labels, its status, its deletion.
+	// Labels, status and deletion of an object that was accepted before can still be written.
 	before := newBackend("before", handlers[0])
 	before.Namespace = h.Namespace
 	before.Spec.Targets = []v1alpha1.Target{{Name: "t1", Address: "10.96.0.7"}}
@@ -65,8 +64,8 @@ func TestAdmission(t *testing.T) {
 			s.DNS = &v1alpha1.DNS{Nameservers: []string{"198.18.0.53", at}}
 		}
 	}
-	h.Eventually("the policy to be in force", func() error {
-		if err := try(h, h.Namespace, literal("10.96.0.7")); !apierrors.IsForbidden(err) {
+	h.Eventually("the policy to take effect", func() error {
+		if err := dryRun(h, h.Namespace, literal("10.96.0.7")); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("an address of the cluster: %v", err)
 		}
 		return nil
@@ -74,7 +73,7 @@ func TestAdmission(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*v1alpha1.ExternalBackendSpec)
-		want   string // what the refusal says; "": accepted
+		want   string // part of the refusal; "": accepted
 		exempt bool   // accepted in the exempt namespace
 	}{
 		{"public", literal("198.18.0.2"), "", true},
@@ -91,10 +90,15 @@ func TestAdmission(t *testing.T) {
 			s.Targets = []v1alpha1.Target{{Name: "t1", Hostname: "db.other.svc.cluster.local"}}
 		}, "target t1 has a name of this cluster", false},
 	} {
-		for namespace, want := range map[string]string{h.Namespace: tc.want, exempt.Namespace: map[bool]string{false: tc.want}[tc.exempt]} {
-			err := try(h, namespace, tc.change)
-			if want == "" && err != nil || want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want)) {
-				t.Errorf("%s in %s: %v; wanted %q", tc.name, namespace, err, want)
+		wantExempt := tc.want
+		if tc.exempt {
+			wantExempt = ""
+		}
+		for namespace, want := range map[string]string{h.Namespace: tc.want, exempt.Namespace: wantExempt} {
+			err := dryRun(h, namespace, tc.change)
+			refused := apierrors.IsForbidden(err) && strings.Contains(err.Error(), want)
+			if want == "" && err != nil || want != "" && !refused {
+				t.Errorf("%s in %s: %v; want %q", tc.name, namespace, err, want)
 			}
 		}
 	}
@@ -121,7 +125,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// installAdmission applies the component, and takes it away with the test.
+// installAdmission applies the component, and deletes it when the test ends.
 func installAdmission(h *harness.Test, exempt string) {
 	h.T.Helper()
 	config, err := filepath.Abs("../../config")
@@ -141,6 +145,6 @@ func installAdmission(h *harness.Test, exempt string) {
 				h.T.Error(err)
 			}
 		}
-		h.Eventually("the policy to be gone", func() error { return try(h, metav1.NamespaceDefault, literal("10.96.0.7")) })
+		h.Eventually("the policy to be gone", func() error { return dryRun(h, metav1.NamespaceDefault, literal("10.96.0.7")) })
 	})
 }

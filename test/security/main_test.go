@@ -1,6 +1,6 @@
-// Package security attacks the manager: with targets, names, policies and objects of tenants that
-// want to reach what they must not. Whoever comes to a forbidden address is counted there, and
-// whatever is published at any moment is looked at.
+// Package security attacks the manager with the targets, names, policies and objects of tenants
+// that want to reach forbidden addresses. Canaries listen at these addresses and record every
+// visitor. A recorder checks everything that is published at any moment.
 package security
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m, devcluster.Options{WithoutDNS: true}) }
 
-// pace is how most health checks are paced: often, but with patience for a machine that is busy.
+// pace is the pace of most health checks. It is fast, but has long timeouts for a busy machine.
 var pace = v1alpha1.HealthCheck{
 	PeriodSeconds:             3,
 	TimeoutSeconds:            10,
@@ -28,34 +28,34 @@ var pace = v1alpha1.HealthCheck{
 	FailureThreshold:          3,
 }
 
-// world is what surrounds all tests of the package: servers that may be reached, a nameserver that
-// lies, and canaries at all that is forbidden.
-type world struct {
-	good     *farm
-	dns      *liar
+// environment is shared by all tests of the package: servers at allowed addresses, a nameserver
+// that gives hostile answers, and canaries at all forbidden addresses.
+type environment struct {
+	allowed  *allowedServers
+	dns      *hostileDNS
 	canaries *canaries
 }
 
 var (
-	surroundings world
-	once         sync.Once
-	errWorld     = errors.New("the world could not be made, see the first test")
+	shared         environment
+	once           sync.Once
+	errEnvironment = errors.New("the environment could not be set up, see the first test")
 )
 
-// theWorld makes the world with the first test that wants it. It goes with the lab.
-func theWorld(h *harness.Test) world {
+// sharedEnvironment sets the environment up for the first test that needs it. It ends with the lab.
+func sharedEnvironment(h *harness.Test) environment {
 	h.T.Helper()
 	once.Do(func() {
-		surroundings = world{good: newFarm(h), dns: newLiar(h), canaries: newCanaries(h)}
-		errWorld = nil
+		shared = environment{allowed: newAllowedServers(h), dns: newHostileDNS(h), canaries: newCanaries(h)}
+		errEnvironment = nil
 	})
-	if errWorld != nil {
-		h.T.Fatal(errWorld)
+	if errEnvironment != nil {
+		h.T.Fatal(errEnvironment)
 	}
-	return surroundings
+	return shared
 }
 
-// endpointsAt are the published states of a Service by address.
+// endpointsAt returns the published states of a Service's endpoints by address.
 func endpointsAt(h *harness.Test, service string) map[netip.Addr]string {
 	h.T.Helper()
 	out := map[netip.Addr]string{}
@@ -65,7 +65,7 @@ func endpointsAt(h *harness.Test, service string) map[netip.Addr]string {
 	return out
 }
 
-// targetOf is what status tells of a target.
+// targetOf returns a target's entry in status.
 func targetOf(b *v1alpha1.ExternalBackend, name string) v1alpha1.TargetStatus {
 	for _, t := range b.Status.Targets {
 		if t.Name == name {
@@ -75,7 +75,7 @@ func targetOf(b *v1alpha1.ExternalBackend, name string) v1alpha1.TargetStatus {
 	return v1alpha1.TargetStatus{}
 }
 
-// describe is a condition as a sentence.
+// describe returns a condition as text.
 func describe(c *metav1.Condition) string {
 	if c == nil {
 		return "not there"
@@ -83,8 +83,9 @@ func describe(c *metav1.Condition) string {
 	return fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
 }
 
-// named tells whether a text has an address in it, in whatever form it is spelled.
-func named(text string, is func(netip.Addr) bool) (netip.Addr, bool) {
+// findAddress returns the first address in a text for which is returns true, in whatever form the
+// text spells it.
+func findAddress(text string, is func(netip.Addr) bool) (netip.Addr, bool) {
 	words := strings.FieldsFunc(text, func(r rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF:.", r) })
 	for _, word := range words {
 		word = strings.TrimRight(word, ".")

@@ -24,23 +24,22 @@ import (
 
 const (
 	account = "external-backend-controller-manager"
-	// metricsAddress is where the manager serves metrics as it does when installed.
+	// metricsAddress is the address at which the manager serves metrics, as it does when installed.
 	metricsAddress = "127.0.0.1:19443"
 	user           = "system:serviceaccount:" + lab.SystemNamespace + ":" + account
 )
 
-// listed is why a right to list is there.
+// listed is the reason for a right to list.
 const listed = "caches are filled by streaming watches; an API server that can't stream is asked for lists"
 
-// unused are the rights that no request shows, each with the reason why the manager has it all the
-// same.
+// unused maps each right that no request uses to the reason why the manager has it.
 var unused = map[string]string{
-	"update externalbackends.external-backend.io/finalizers": "admission asks for it where a reference to the owner blocks its deletion, without a request of its own",
-	"update services/finalizers":                             "likewise, for slices that belong to a Service",
-	"delete services":                                        "admission asks for it where a reference to an owner changes",
-	"create endpointslices.discovery.k8s.io/restricted":      "OpenShift asks for it where a slice has an address of the cluster's",
+	"update externalbackends.external-backend.io/finalizers": "admission checks it when a reference to the owner blocks its deletion; there is no separate request",
+	"update services/finalizers":                             "the same, for slices that belong to a Service",
+	"delete services":                                        "admission checks it when a reference to an owner changes",
+	"create endpointslices.discovery.k8s.io/restricted":      "OpenShift checks it when a slice has an address of the cluster",
 	"patch events.events.k8s.io":                             "an event that is repeated within minutes is counted up",
-	"patch events":                                           "likewise, of the leader election's",
+	"patch events":                                           "the same, for events of the leader election",
 	"list endpoints":                                         listed,
 	"list endpointslices.discovery.k8s.io":                   listed,
 	"list externalbackendpolicies.external-backend.io":       listed,
@@ -51,13 +50,13 @@ var unused = map[string]string{
 	"list services":                                          listed,
 }
 
-// TestRights has the manager do what it can do, and wants each right that the manifests give it to
-// have been used, but for a reviewed few, and none to be missing.
-func TestRights(t *testing.T) {
+// The manager uses each right that the manifests give it, apart from a few reviewed ones, and needs
+// no other.
+func TestManagerUsesExactlyItsRights(t *testing.T) {
 	h := harness.New(t)
 	granted := grants(h)
 	m := h.StartManager("--leader-elect", "--metrics-secure=true", "--metrics-bind-address="+metricsAddress)
-	everything(h)
+	exerciseRights(h)
 	m.Stop()
 	used, denied := requests(t, h.AuditLog)
 	for _, d := range denied {
@@ -69,17 +68,17 @@ func TestRights(t *testing.T) {
 		}
 	}
 	for right := range unused {
-		// How often an event comes again, and whether the API server streams, is not in our hands.
+		// Whether an event is repeated, and whether the API server streams, does not depend on us.
 		depends := strings.HasPrefix(right, "list ") || strings.HasPrefix(right, "patch events")
 		if !granted[right] || used[right] && !depends {
-			t.Errorf("the right to %s: granted %t, used %t; it has no place in the reviewed list", right,
+			t.Errorf("the right to %s: granted %t, used %t; it does not belong in the reviewed list", right,
 				granted[right], used[right])
 		}
 	}
 }
 
-// grants are the rights that roles give the manager's ServiceAccount by name, as "verb
-// resource.group/subresource".
+// grants returns the rights that roles give the manager's ServiceAccount, each as
+// "verb resource.group/subresource".
 func grants(h *harness.Test) map[string]bool {
 	h.T.Helper()
 	out := map[string]bool{}
@@ -129,7 +128,7 @@ func grants(h *harness.Test) map[string]bool {
 	return out
 }
 
-// right spells a right; resource may have a subresource.
+// right returns a right as text. resource may have a subresource.
 func right(verb, group, resource string) string {
 	resource, sub, isSub := strings.Cut(resource, "/")
 	if group != "" {
@@ -141,8 +140,8 @@ func right(verb, group, resource string) string {
 	return verb + " " + resource
 }
 
-// requests are the rights that the manager has used, and those that it lacked, by the audit log.
-// Secrets and ConfigMaps are an admin's to open.
+// requests reads from the audit log which rights the manager has used, and which it lacked. Access
+// to Secrets and ConfigMaps does not count: administrators grant it.
 func requests(t *testing.T, path string) (used map[string]bool, denied []string) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -161,7 +160,7 @@ func requests(t *testing.T, path string) (used map[string]bool, denied []string)
 			Annotations map[string]string
 		}
 		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil || entry.User.Username != user || entry.ObjectRef == nil {
-			continue // of somebody else, or a line that is being written
+			continue // another user, or a line that is still being written
 		}
 		resource := entry.ObjectRef.Resource
 		if entry.ObjectRef.Subresource != "" {
@@ -180,29 +179,29 @@ func requests(t *testing.T, path string) (used map[string]bool, denied []string)
 	return used, denied
 }
 
-// everything has the manager do all that it ever does at the API server.
-func everything(h *harness.Test) {
+// exerciseRights makes the manager send every kind of request to the API server.
+func exerciseRights(h *harness.Test) {
 	h.T.Helper()
-	w := theWorld(h)
-	// Services and slices are made, changed and taken back; an event tells of a denial.
-	h.Apply(made, w.good.V4, "a: b")
+	env := sharedEnvironment(h)
+	// The manager creates and updates a Service and slices, and reports a denial by an event.
+	h.Apply(made, env.allowed.V4, "a: b")
 	h.WaitReady("made")
-	h.Apply(made, w.good.V4, "a: c")
-	h.Apply(byHand, w.good.V4)
+	h.Apply(made, env.allowed.V4, "a: c")
+	h.Apply(writtenByHand, env.allowed.V4)
 	for _, name := range []string{"adopted", "attached"} {
 		h.WaitCondition(name, v1alpha1.ConditionProgrammed, metav1.ConditionTrue, "")
 	}
 	h.WaitEvent("made", v1alpha1.ReasonTargetDenied)
 	h.WaitEvent("adopted", "ForeignEndpointsRemoved")
-	takeBack(h)
+	forceConflicts(h)
 	scrape(h)
 }
 
-// takeBack makes the manager's own view stale: what was written behind its back shows as a
-// conflict, or by its absence, when it writes next.
-func takeBack(h *harness.Test) {
+// forceConflicts makes the manager's cache stale: its next write meets an object that was changed
+// or deleted meanwhile.
+func forceConflicts(h *harness.Test) {
 	h.T.Helper()
-	h.Eventually("a slice and a Service to have changed right before the manager's write", func() error {
+	h.Eventually("the manager to write to a slice and a Service that have just changed", func() error {
 		used, _ := requests(h.T, h.AuditLog)
 		if used["get services"] && used["get endpointslices.discovery.k8s.io"] {
 			return nil
@@ -216,12 +215,11 @@ func takeBack(h *harness.Test) {
 		for _, s := range h.Slices("made") {
 			_ = h.Client.Delete(h.T.Context(), &s)
 		}
-		return errors.New("it has not read anew")
+		return errors.New("it has not read the objects again")
 	})
 }
 
-// scrape asks for metrics as somebody with a token does, whom the manager has authenticated and
-// authorized.
+// scrape requests metrics with a token, which the manager has authenticated and authorized.
 func scrape(h *harness.Test) {
 	h.T.Helper()
 	path, err := h.ServiceAccountKubeconfig(h.T.Context(), lab.SystemNamespace, account)
@@ -257,7 +255,7 @@ spec:
   targets: [{name: good, address: %[1]s}, {name: bad, address: 100.100.100.200}]
 `
 
-const byHand = `
+const writtenByHand = `
 apiVersion: v1
 kind: Service
 metadata: {name: adopted}

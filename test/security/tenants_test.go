@@ -19,13 +19,13 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestReferences has tenants refer to what is not theirs, and to Secrets that are no certificates.
-// The manager asks for nothing outside of their namespaces, and tells nothing of what it reads.
-func TestReferences(t *testing.T) {
+// A tenant can't refer to objects of other namespaces. The manager asks for nothing outside of the
+// tenant's namespace, and reports nothing of what it reads.
+func TestReferencesStayInTheirNamespace(t *testing.T) {
 	victim, tenant, unbound := harness.New(t), harness.New(t), harness.New(t)
-	w := theWorld(tenant)
+	env := sharedEnvironment(tenant)
 	data := map[string][]byte{
-		"ca.crt":                certificatePEM(w.good.certificate),
+		"ca.crt":                certificatePEM(env.allowed.certificate),
 		corev1.TLSCertKey:       []byte(marker),
 		corev1.TLSPrivateKeyKey: []byte(marker),
 	}
@@ -43,10 +43,10 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	https := func(h *harness.Test, name, authority, certificate string) {
-		b := newBackend(name, byName["https"])
-		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: goodAddr(40000, netip.IPv4Unspecified()).String()}}
+		b := newBackend(name, handlerNamed["https"])
+		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: allowedAddr(40000, netip.IPv4Unspecified()).String()}}
 		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{
-			ServerName:        "farm.example",
+			ServerName:        "allowed.example",
 			CACertificateRefs: []v1alpha1.CACertificateReference{{Kind: v1alpha1.CACertificateKindSecret, Name: authority}},
 		}
 		if certificate != "" {
@@ -58,8 +58,12 @@ func TestReferences(t *testing.T) {
 	https(tenant, "no-certificate", "of-tenant", "of-tenant")
 	https(tenant, "elsewhere", "of-victim", "")
 	https(unbound, "unbound", "of-tenant", "")
-	for _, name := range []string{victim.Namespace + "/of-victim", "../" + victim.Namespace + "/of-victim", "of-victim?namespace=" + victim.Namespace} {
-		b := newBackend("climbs", byName["https"])
+	for _, name := range []string{
+		victim.Namespace + "/of-victim",
+		"../" + victim.Namespace + "/of-victim",
+		"of-victim?namespace=" + victim.Namespace,
+	} {
+		b := newBackend("escapes", handlerNamed["https"])
 		b.Namespace = tenant.Namespace
 		b.Spec.HealthCheck.TLS = &v1alpha1.TLS{CACertificateRefs: []v1alpha1.CACertificateReference{{Name: name}}}
 		if err := tenant.Client.Create(t.Context(), b); !apierrors.IsInvalid(err) {
@@ -91,14 +95,14 @@ func TestReferences(t *testing.T) {
 	if asked == 0 {
 		t.Error("no Secret was asked for")
 	}
-	wantUnsaid(tenant, m.Log, string(metrics), marker, "PRIVATE KEY", "BEGIN CERTIFICATE")
+	wantNotLeaked(tenant, m.Log, string(metrics), marker, "PRIVATE KEY", "BEGIN CERTIFICATE")
 }
 
-// TestOthersServices has a tenant claim Services that are not theirs, and forge slices with our
-// labels.
-func TestOthersServices(t *testing.T) {
+// A tenant can't use Services that another controller, a selector or --protected-services protects,
+// and slices with forged labels have no effect.
+func TestTenantCannotTakeServicesOfOthers(t *testing.T) {
 	victim, tenant := harness.New(t), harness.New(t)
-	w := theWorld(tenant)
+	env := sharedEnvironment(tenant)
 	selected := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: tenant.Namespace, Name: "selected"}}
 	selected.Spec.Ports = []corev1.ServicePort{{Name: "probe", Port: 7000}}
 	selected.Spec.Selector = map[string]string{"app": "theirs"}
@@ -109,9 +113,9 @@ func TestOthersServices(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	good := goodAddr(41000, netip.IPv4Unspecified()).String()
+	good := allowedAddr(41000, netip.IPv4Unspecified()).String()
 	claim := func(h *harness.Test, name string, change func(*v1alpha1.ExternalBackendSpec)) {
-		b := newBackend(name, byName["none"])
+		b := newBackend(name, handlerNamed["none"])
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: good}}
 		change(&b.Spec)
 		h.ApplyObject(b)
@@ -133,14 +137,19 @@ func TestOthersServices(t *testing.T) {
 	victim.WaitReady("web")
 	tenant.WaitReady("forged")
 	before := victim.Slices("web")
-	// Slices that say they are the operator's: behind a Service of the tenant's own, with an address
-	// of the cluster, and behind the name of another's.
+	// These slices have the operator's labels. One is behind the tenant's own Service, with an address
+	// of the cluster, the other behind a name that another tenant uses.
 	for name, service := range map[string]string{"forged-1": "forged", "forged-2": "web"} {
 		err := tenant.Client.Create(t.Context(), &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Namespace: tenant.Namespace, Name: name, Labels: map[string]string{
-				discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: service}},
-			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("probe"), Port: new(int32(7000))}},
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.9"}}}})
+				discoveryv1.LabelServiceName: service,
+				discoveryv1.LabelManagedBy:   v1alpha1.ManagedBy,
+				v1alpha1.LabelName:           service,
+			}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports:       []discoveryv1.EndpointPort{{Name: new("probe"), Port: new(int32(7000))}},
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.9"}}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,19 +171,18 @@ func TestOthersServices(t *testing.T) {
 	}
 	for _, s := range append(tenant.Slices("selected"), tenant.Slices("protected")...) {
 		if s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy {
-			t.Errorf("slice %s stands behind a Service that is not the tenant's to claim", s.Name)
+			t.Errorf("slice %s is behind a Service that the tenant must not use", s.Name)
 		}
 	}
 	after := victim.Slices("web")
 	if len(after) != len(before) || after[0].ResourceVersion != before[0].ResourceVersion {
 		t.Errorf("the slices of another namespace have changed: %v, then %v", before, after)
 	}
-	w.canaries.wantNobody(t)
+	env.canaries.wantNobody(t)
 }
 
-// TestHeaders wants nothing in a spec to end a line of a request early, or to speak for the
-// connection.
-func TestHeaders(t *testing.T) {
+// No field of a spec can end a line of a request early, or set a header of the connection.
+func TestHeadersCannotSmuggleRequests(t *testing.T) {
 	h := harness.New(t)
 	for _, tc := range []struct {
 		field  string
@@ -194,7 +202,7 @@ func TestHeaders(t *testing.T) {
 			g.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "Host", Value: "a\r\nX-Smuggled: 1"}}
 		}},
 	} {
-		b := newBackend("smuggles", byName["http"])
+		b := newBackend("smuggles", handlerNamed["http"])
 		b.Namespace = h.Namespace
 		tc.change(b.Spec.HealthCheck.HTTPGet)
 		if err := h.Client.Create(t.Context(), b, client.DryRunAll); !apierrors.IsInvalid(err) ||
@@ -205,7 +213,7 @@ func TestHeaders(t *testing.T) {
 	names := []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE",
 		"Trailer", "transfer-encoding", "Upgrade"}
 	for i, name := range names {
-		b := newBackend(fmt.Sprint("hop-", i), byName["http"])
+		b := newBackend(fmt.Sprint("hop-", i), handlerNamed["http"])
 		b.Spec.HealthCheck.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: name, Value: "1"}}
 		h.ApplyObject(b)
 	}
@@ -216,31 +224,31 @@ func TestHeaders(t *testing.T) {
 	m.Stop()
 }
 
-// crowdSize is how many ExternalBackends the crowd has; `go test ./security -run TestCrowd -crowd
-// 300` is for a quiet machine.
-var crowdSize = flag.Int("crowd", 20, "how many ExternalBackends of 1,024 targets TestCrowd makes")
+// crowdSize is the number of ExternalBackends of TestManyTargetsDelayNoOthers. On a quiet machine,
+// run it with -crowd 300.
+var crowdSize = flag.Int("crowd", 20, "how many ExternalBackends of 1,024 targets TestManyTargetsDelayNoOthers creates")
 
-// TestCrowd: a tenant with many targets keeps nobody else from their changes, while they are made
-// and after.
-func TestCrowd(t *testing.T) {
+// A tenant with many targets does not delay the changes of others, neither while the targets are
+// created nor afterwards, and costs bounded memory.
+func TestManyTargetsDelayNoOthers(t *testing.T) {
 	crowd, other := harness.New(t), harness.New(t)
 	const (
 		each       = 1024
 		maxHeap    = 256 << 20
 		perBackend = 4 << 20
 	)
-	others := newHerd(other, 6)
+	bystander := newBystander(other, 6)
 	m := crowd.StartManager()
-	other.WaitStates("herd", others.states)
+	other.WaitStates("bystander", bystander.states)
 	before := m.Metrics()
 	created := make(chan error, 1)
 	go func() {
 		for i := range *crowdSize {
-			b := newBackend(fmt.Sprint("crowd-", i), byName["none"])
+			b := newBackend(fmt.Sprint("crowd-", i), handlerNamed["none"])
 			b.Namespace = crowd.Namespace
 			for j := range each {
 				b.Spec.Targets = append(b.Spec.Targets,
-					v1alpha1.Target{Name: fmt.Sprint("t", j), Address: goodAddr(j+1, netip.IPv4Unspecified()).String()})
+					v1alpha1.Target{Name: fmt.Sprint("t", j), Address: allowedAddr(j+1, netip.IPv4Unspecified()).String()})
 			}
 			if err := crowd.Client.Create(t.Context(), b); err != nil {
 				created <- err
@@ -250,7 +258,7 @@ func TestCrowd(t *testing.T) {
 		created <- nil
 	}()
 	for i := range 3 {
-		others.flip(i, harness.Unhealthy)
+		bystander.flip(i, harness.Unhealthy)
 	}
 	if err := <-created; err != nil {
 		t.Fatal(err)
@@ -258,8 +266,8 @@ func TestCrowd(t *testing.T) {
 	for i := range *crowdSize {
 		crowd.WaitReady(fmt.Sprint("crowd-", i))
 	}
-	for i := range others.servers[3:] {
-		others.flip(3+i, harness.Unhealthy)
+	for i := range bystander.servers[3:] {
+		bystander.flip(3+i, harness.Unhealthy)
 	}
 	after := m.Metrics()
 	const heap, rss = "go_memstats_heap_inuse_bytes", "process_resident_memory_bytes"

@@ -19,36 +19,36 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// liar is a nameserver that answers what a test has it answer, over UDP and TCP.
-type liar struct {
+// hostileDNS is a nameserver over UDP and TCP whose answers a test chooses.
+type hostileDNS struct {
 	*lab.Machine
-	resolvConf string // a file that names it
+	resolvConf string // path of a file that names this nameserver
 
-	mu    sync.Mutex
-	lies  map[string]lie
-	asked map[string]int
+	mu      sync.Mutex
+	answers map[string]answerFunc
+	asked   map[string]int
 }
 
-// lie answers question n, from 0 on, about a name: it adds records to an answer, and may change its
-// code.
-type lie func(a *reply, n int)
+// answerFunc gives the answer to question n about a name, from 0 on: it adds records to the reply
+// and may change its code.
+type answerFunc func(a *dnsReply, n int)
 
-// reply is an answer in the making.
-type reply struct {
+// dnsReply is a reply that an answerFunc fills in.
+type dnsReply struct {
 	dnsmessage.Message
 	name string
 	kind dnsmessage.Type
 }
 
-func newLiar(h *harness.Test) *liar {
+func newHostileDNS(h *harness.Test) *hostileDNS {
 	h.T.Helper()
-	machine, err := h.AddMachine("liar")
+	machine, err := h.AddMachine("hostile-dns")
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	l := &liar{
+	l := &hostileDNS{
 		Machine:    machine,
-		lies:       map[string]lie{},
+		answers:    map[string]answerFunc{},
 		asked:      map[string]int{},
 		resolvConf: filepath.Join(h.Logs, "resolv.conf"),
 	}
@@ -59,22 +59,22 @@ func newLiar(h *harness.Test) *liar {
 	return l
 }
 
-// tell has the nameserver lie about a name.
-func (l *liar) tell(name string, how lie) {
+// tell has the nameserver answerFunc about a name.
+func (l *hostileDNS) setAnswer(name string, answer answerFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lies[name] = how
+	l.answers[name] = answer
 }
 
-// questions are how often a name was asked for with a type.
-func (l *liar) questions(name string, kind dnsmessage.Type) int {
+// questions returns how often a name was asked for with a record type.
+func (l *hostileDNS) questions(name string, kind dnsmessage.Type) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.asked[name+kind.String()]
 }
 
 // serve answers until the program ends.
-func (l *liar) serve(t testing.TB) {
+func (l *hostileDNS) serve(t testing.TB) {
 	t.Helper()
 	packets, err := l.ListenPacket("udp", "[::]:53")
 	if err != nil {
@@ -107,7 +107,7 @@ func (l *liar) serve(t testing.TB) {
 	}()
 }
 
-func (l *liar) stream(conn net.Conn) {
+func (l *hostileDNS) stream(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(5 * time.Minute))
 	for {
@@ -126,8 +126,8 @@ func (l *liar) stream(conn net.Conn) {
 	}
 }
 
-// answer is nil where the query is none.
-func (l *liar) answer(query []byte) []byte {
+// answer returns nil if query is not a DNS query.
+func (l *hostileDNS) answer(query []byte) []byte {
 	var p dnsmessage.Parser
 	header, err := p.Start(query)
 	if err != nil {
@@ -137,7 +137,7 @@ func (l *liar) answer(query []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	a := &reply{name: strings.TrimSuffix(strings.ToLower(question.Name.String()), "."), kind: question.Type}
+	a := &dnsReply{name: strings.TrimSuffix(strings.ToLower(question.Name.String()), "."), kind: question.Type}
 	a.Header = dnsmessage.Header{
 		ID:                 header.ID,
 		Response:           true,
@@ -147,13 +147,13 @@ func (l *liar) answer(query []byte) []byte {
 	}
 	a.Questions = []dnsmessage.Question{question}
 	l.mu.Lock()
-	how, n := l.lies[a.name], l.asked[a.name+a.kind.String()]
+	give, n := l.answers[a.name], l.asked[a.name+a.kind.String()]
 	l.asked[a.name+a.kind.String()]++
 	l.mu.Unlock()
-	if how == nil {
+	if give == nil {
 		a.RCode = dnsmessage.RCodeNameError
 	} else {
-		how(a, n)
+		give(a, n)
 	}
 	packed, err := a.Pack()
 	if err != nil {
@@ -162,8 +162,8 @@ func (l *liar) answer(query []byte) []byte {
 	return packed
 }
 
-// add adds the addresses whose family was asked for, under a name.
-func (a *reply) add(name string, addrs ...netip.Addr) {
+// add adds the addresses of the family that was asked for, under a name.
+func (a *dnsReply) add(name string, addrs ...netip.Addr) {
 	for _, addr := range addrs {
 		header := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name + "."), Class: dnsmessage.ClassINET}
 		switch {
@@ -175,15 +175,15 @@ func (a *reply) add(name string, addrs ...netip.Addr) {
 	}
 }
 
-// alias makes the asked name another's alias.
-func (a *reply) alias(of string) {
+// alias makes the name that was asked for an alias of another name.
+func (a *dnsReply) alias(of string) {
 	header := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(a.name + "."), Class: dnsmessage.ClassINET}
 	a.Answers = append(a.Answers,
 		dnsmessage.Resource{Header: header, Body: &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(of + ".")}})
 }
 
-// service adds an SRV record, with an address of its host beside it that nobody asked for.
-func (a *reply) service(host string, port uint16, glue netip.Addr) {
+// service adds an SRV record, and an address of its host that the question did not ask for.
+func (a *dnsReply) service(host string, port uint16, glue netip.Addr) {
 	if a.kind != dnsmessage.TypeSRV {
 		return
 	}
@@ -200,10 +200,10 @@ func (a *reply) service(host string, port uint16, glue netip.Addr) {
 	a.Additionals = append(a.Additionals, dnsmessage.Resource{Header: header, Body: body})
 }
 
-// truth is the lie that always gives these addresses.
-func truth(addrs ...netip.Addr) lie {
-	return func(a *reply, _ int) { a.add(a.name, addrs...) }
+// addressAnswer always gives these addresses.
+func addressAnswer(addrs ...netip.Addr) answerFunc {
+	return func(a *dnsReply, _ int) { a.add(a.name, addrs...) }
 }
 
-// silence is the lie that fails.
-func silence(a *reply, _ int) { a.RCode = dnsmessage.RCodeServerFailure }
+// failLookup answers with SERVFAIL.
+func failLookup(a *dnsReply, _ int) { a.RCode = dnsmessage.RCodeServerFailure }

@@ -27,27 +27,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The farm answers on every address of these.
+// The allowed servers answer at every address of these prefixes.
 var (
-	farm4 = netip.MustParsePrefix("198.18.0.0/15")
-	farm6 = netip.MustParsePrefix("2001:db8:18::/48")
+	allowed4 = netip.MustParsePrefix("198.18.0.0/15")
+	allowed6 = netip.MustParsePrefix("2001:db8:18::/48")
 )
 
-// isGood tells whether an address is the farm's.
-func isGood(a netip.Addr) bool { return farm4.Contains(a) || farm6.Contains(a) }
+// isAllowed reports whether an address belongs to the allowed servers.
+func isAllowed(a netip.Addr) bool { return allowed4.Contains(a) || allowed6.Contains(a) }
 
-// goodAddr is address i of the farm, of the family that other has.
-func goodAddr(i int, other netip.Addr) netip.Addr {
-	b := farm4.Addr().AsSlice()
+// allowedAddr returns allowed address i of the same family as other.
+func allowedAddr(i int, other netip.Addr) netip.Addr {
+	b := allowed4.Addr().AsSlice()
 	if other.Is6() {
-		b = farm6.Addr().AsSlice()
+		b = allowed6.Addr().AsSlice()
 	}
 	b[len(b)-2], b[len(b)-1] = byte(i>>8), byte(i)
 	a, _ := netip.AddrFromSlice(b)
 	return a
 }
 
-// handler is a way to probe, with the port on which the farm answers that way.
+// handler is a kind of probe, with the port at which the allowed servers answer it.
 type handler struct {
 	name  string
 	port  int
@@ -56,7 +56,7 @@ type handler struct {
 
 var unverified = &v1alpha1.TLS{Verification: v1alpha1.TLSVerificationNone}
 
-// handlers are all ways there are.
+// handlers lists all kinds of probes.
 var handlers = []handler{
 	{"none", 7000, nil},
 	{"http", 7001, func(h *v1alpha1.HealthCheck) { h.HTTPGet = &v1alpha1.HTTPGet{} }},
@@ -75,43 +75,44 @@ var handlers = []handler{
 
 var (
 	handlerPorts []int
-	byName       = map[string]handler{}
+	handlerNamed = map[string]handler{}
 )
 
 func init() {
 	for _, h := range handlers {
 		handlerPorts = append(handlerPorts, h.port)
-		byName[h.name] = h
+		handlerNamed[h.name] = h
 	}
 }
 
-// redirectPort is the first of those ports of the farm on which every answer leads elsewhere.
+// redirectPort is the first port at which the allowed servers redirect every request.
 const redirectPort = 8000
 
-// farm is a machine with a server for each handler, and counts who comes to which of its addresses.
-type farm struct {
+// allowedServers is a machine with a server for each handler. It counts the connections to each of
+// its addresses.
+type allowedServers struct {
 	*lab.Machine
 	certificate tls.Certificate
 
-	mu    sync.Mutex
-	came  map[netip.AddrPort]int // connections, and requests over them
-	leads map[uint16]string      // by port: the place that answers lead to
+	mu        sync.Mutex
+	visited   map[netip.AddrPort]int // connections, and requests over them
+	redirects map[uint16]string      // by port: the URL to which answers redirect
 }
 
-func newFarm(h *harness.Test) *farm {
+func newAllowedServers(h *harness.Test) *allowedServers {
 	h.T.Helper()
-	machine, err := h.AddMachine("farm")
+	machine, err := h.AddMachine("allowed")
 	if err == nil {
-		err = machine.AddAddresses(farm4.String(), farm6.String())
+		err = machine.AddAddresses(allowed4.String(), allowed6.String())
 	}
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	f := &farm{
+	f := &allowedServers{
 		Machine:     machine,
-		certificate: selfSigned(h.T, "farm"),
-		came:        map[netip.AddrPort]int{},
-		leads:       map[uint16]string{},
+		certificate: selfSigned(h.T, "allowed"),
+		visited:     map[netip.AddrPort]int{},
+		redirects:   map[uint16]string{},
 	}
 	for _, handler := range handlers {
 		switch handler.name {
@@ -124,8 +125,8 @@ func newFarm(h *harness.Test) *farm {
 	return f
 }
 
-// open listens on a port of all addresses, until the program ends.
-func (f *farm) open(t testing.TB, port int, secure bool) net.Listener {
+// open listens at a port of all addresses, until the program ends.
+func (f *allowedServers) open(t testing.TB, port int, secure bool) net.Listener {
 	t.Helper()
 	listener, err := f.Listen("tcp", fmt.Sprintf("[::]:%d", port))
 	if err != nil {
@@ -139,39 +140,39 @@ func (f *farm) open(t testing.TB, port int, secure bool) net.Listener {
 	return listener
 }
 
-// counting notes each connection by the address that was dialled.
+// counting counts each connection by the address that was dialled.
 type counting struct {
 	net.Listener
-	farm *farm
+	servers *allowedServers
 }
 
 func (c counting) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
 	if err == nil {
-		c.farm.note(addrPort(conn.LocalAddr()))
+		c.servers.note(addrPort(conn.LocalAddr()))
 	}
 	return conn, err
 }
 
-func (f *farm) note(at netip.AddrPort) {
+func (f *allowedServers) note(at netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.came[at]++
+	f.visited[at]++
 }
 
-// visits are how many connections and requests have come to an address so far.
-func (f *farm) visits(a netip.Addr) (n int) {
+// visits returns how many connections and requests have come to an address so far.
+func (f *allowedServers) visits(a netip.Addr) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for at, came := range f.came {
+	for at, count := range f.visited {
 		if at.Addr() == a {
-			n += came
+			n += count
 		}
 	}
 	return n
 }
 
-// answer serves HTTP/1.1 and HTTP/2, as gRPC wants it, until the program ends.
+// answer serves HTTP/1.1 and HTTP/2, also without TLS as gRPC needs it, until the program ends.
 func answer(listener net.Listener, serve http.HandlerFunc) {
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols), Handler: serve,
@@ -183,16 +184,16 @@ func answer(listener net.Listener, serve http.HandlerFunc) {
 	go func() { _ = server.Serve(listener) }()
 }
 
-// serve answers requests and gRPC's health checks.
-func (f *farm) serve(w http.ResponseWriter, r *http.Request) {
+// serve answers HTTP requests and gRPC health checks.
+func (f *allowedServers) serve(w http.ResponseWriter, r *http.Request) {
 	at := addrPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr))
 	f.note(at)
 	f.mu.Lock()
-	lead := f.leads[at.Port()]
+	to := f.redirects[at.Port()]
 	f.mu.Unlock()
 	switch {
-	case lead != "":
-		mislead(w, lead)
+	case to != "":
+		redirect(w, to)
 	case r.Header.Get("Content-Type") == "application/grpc":
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Trailer", "Grpc-Status")
@@ -201,8 +202,8 @@ func (f *farm) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mislead answers with every header and body that has led some client elsewhere.
-func mislead(w http.ResponseWriter, to string) {
+// redirect answers with every header and body that makes some client send another request.
+func redirect(w http.ResponseWriter, to string) {
 	codes := []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
 		http.StatusPermanentRedirect, http.StatusUseProxy}
 	w.Header().Set("Location", to)
@@ -214,17 +215,17 @@ func mislead(w http.ResponseWriter, to string) {
 	fmt.Fprintf(w, `<meta http-equiv="refresh" content="0; url=%s">`, to)
 }
 
-// lead opens a port on which every answer leads to a place.
-func (f *farm) lead(t testing.TB, port int, secure bool, to string) {
+// redirectFrom opens a port at which every answer redirects to a URL.
+func (f *allowedServers) redirectFrom(t testing.TB, port int, secure bool, to string) {
 	t.Helper()
 	f.mu.Lock()
-	f.leads[uint16(port)] = to
+	f.redirects[uint16(port)] = to
 	f.mu.Unlock()
 	answer(f.open(t, port, secure), f.serve)
 }
 
-// pong answers PING.
-func (f *farm) pong(listener net.Listener) {
+// pong answers PING with PONG.
+func (f *allowedServers) pong(listener net.Listener) {
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -242,8 +243,8 @@ func (f *farm) pong(listener net.Listener) {
 	}()
 }
 
-// selfSigned is a certificate for name.example that names canaries wherever a client might ask
-// about it.
+// selfSigned returns a certificate for name.example. Each URL from which a client might load more
+// information leads to a canary.
 func selfSigned(t testing.TB, name string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -252,11 +253,9 @@ func selfSigned(t testing.TB, name string) tls.Certificate {
 	}
 	const canary = "http://127.0.0.1:7001/"
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(
-			1,
-		), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{
-			name + ".example"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name + ".example"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		OCSPServer: []string{canary}, IssuingCertificateURL: []string{canary}, CRLDistributionPoints: []string{canary},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -266,12 +265,12 @@ func selfSigned(t testing.TB, name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// certificatePEM is a certificate of selfSigned's, which is its own authority.
+// certificatePEM returns a certificate of selfSigned, which is its own authority.
 func certificatePEM(c tls.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})
 }
 
-// keyPEM is its key.
+// keyPEM returns the key of such a certificate.
 func keyPEM(t testing.TB, c tls.Certificate) []byte {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)

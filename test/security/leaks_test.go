@@ -22,63 +22,60 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// marker stands in everything that nobody may be told. It is part of a DNS name, too.
+// marker is in all data that must not leak. It is also part of a DNS name.
 const marker = "marker-7f3a9c"
 
-// wantUnsaid wants none of these words in the manager's log, metrics and events, in what it
-// publishes, and in status.
-func wantUnsaid(h *harness.Test, logFile, metrics string, words ...string) {
+// wantNotLeaked fails the test if one of these words is in the manager's log, metrics and events,
+// in the objects that it publishes, or in status.
+func wantNotLeaked(h *harness.Test, logFile, metrics string, words ...string) {
 	h.T.Helper()
 	log, err := os.ReadFile(logFile)
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	told := map[string]string{"the log": string(log), "metrics": metrics}
+	outputs := map[string]string{"the log": string(log), "metrics": metrics}
 	for _, list := range append(lists(), &eventsv1.EventList{}) {
 		if err := h.Client.List(h.T.Context(), list); err != nil {
 			h.T.Fatal(err)
 		}
 		_ = meta.EachListItem(list, func(o runtime.Object) error {
 			if b, ok := o.(*v1alpha1.ExternalBackend); ok {
-				b.Spec, b.ManagedFields = v1alpha1.ExternalBackendSpec{}, nil // the author's own words
+				b.Spec, b.ManagedFields = v1alpha1.ExternalBackendSpec{}, nil // the author's own text
 			}
 			text, err := json.Marshal(o)
-			told[fmt.Sprintf("%T", o)] += string(text)
+			outputs[fmt.Sprintf("%T", o)] += string(text)
 			return err
 		})
 	}
-	for where, text := range told {
+	for where, text := range outputs {
 		for _, word := range words {
 			if at := strings.Index(strings.ToLower(text), strings.ToLower(word)); at >= 0 {
-				h.T.Errorf("%s tells %q: ...%s...", where, word, text[max(0, at-200):min(len(text), at+100)])
+				h.T.Errorf("%s contains %q: ...%s...", where, word, text[max(0, at-200):min(len(text), at+100)])
 			}
 		}
 	}
 }
 
-// leak is a server that puts the marker into its answers, where a careless client would repeat it.
-type leak struct {
+// leakingServer puts the marker into its answers, where a careless client would repeat it.
+type leakingServer struct {
 	name, handler string
-	serve         func(f *farm, port int)
+	serve         func(f *allowedServers, port int)
 	change        func(*v1alpha1.HealthCheck)
-	reason        string // what becomes of its endpoint; "": it is healthy
+	reason        string // why its endpoint is unhealthy; "": it is healthy
 }
 
-// leaks are such servers, for clients that trust the certificate of a ConfigMap.
-func leaks(t testing.TB, certificate tls.Certificate) []leak {
-	says := func(text string) func(*farm, int) {
-		return func(f *farm, port int) {
-			endless{say: func(w io.Writer) { _, _ = io.WriteString(w, text) }}.serve(t, f, port)
+// leakingServers returns such servers. Their clients trust the certificate in a ConfigMap.
+func leakingServers(t testing.TB, certificate tls.Certificate) []leakingServer {
+	writes := func(text string) func(*allowedServers, int) {
+		return func(f *allowedServers, port int) {
+			endlessServer{write: func(w io.Writer) { _, _ = io.WriteString(w, text) }}.serve(t, f, port)
 		}
 	}
-	goesOn := func(f *farm, port int) { endless{say: repeat("", marker)}.serve(t, f, port) }
-	secure := func(f *farm, port int) {
+	repeats := func(f *allowedServers, port int) { endlessServer{write: repeat("", marker)}.serve(t, f, port) }
+	secure := func(f *allowedServers, port int) {
 		listener := f.open(t, port, false)
-		answer(
-			tls.NewListener(listener,
-				&tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert}),
-			f.serve,
-		)
+		config := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert}
+		answer(tls.NewListener(listener, config), f.serve)
 	}
 	trusts := func(kind v1alpha1.CACertificateKind, name, server string) func(*v1alpha1.HealthCheck) {
 		return func(h *v1alpha1.HealthCheck) {
@@ -88,31 +85,31 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 			}
 		}
 	}
-	return []leak{
+	return []leakingServer{
 		{"status", "http",
-			says("HTTP/1.1 500 " + marker + "\r\nX-Error: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker), nil,
+			writes("HTTP/1.1 500 " + marker + "\r\nX-Error: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker), nil,
 			v1alpha1.TargetReasonUnexpectedStatus},
 		{
 			"body",
 			"http",
-			says("HTTP/1.1 200 " + marker + "\r\nSet-Cookie: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker),
+			writes("HTTP/1.1 200 " + marker + "\r\nSet-Cookie: " + marker + "\r\nContent-Length: 13\r\n\r\n" + marker),
 			func(h *v1alpha1.HealthCheck) {
 				h.HTTPGet.HTTPHeaders = []v1alpha1.HTTPHeader{{Name: "Authorization", Value: "Bearer " + marker}}
 			},
 			"",
 		},
-		{"garbage", "http", says(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
-		{"no-http2", "grpc", says(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
-		{"text", "tcp", goesOn, func(h *v1alpha1.HealthCheck) { h.TCPSocket.Send = marker },
+		{"garbage", "http", writes(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
+		{"no-http2", "grpc", writes(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
+		{"text", "tcp", repeats, func(h *v1alpha1.HealthCheck) { h.TCPSocket.Send = marker },
 			v1alpha1.TargetReasonUnexpectedResponse},
-		{"grpc-message", "grpc", func(f *farm, port int) {
+		{"grpc-message", "grpc", func(f *allowedServers, port int) {
 			answer(f.open(t, port, false), func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "application/grpc")
 				w.Header().Set("Grpc-Message", marker)
 				w.Header().Set("Grpc-Status", "13")
 			})
 		}, nil, v1alpha1.TargetReasonUnexpectedStatus},
-		{"issuer", "https", secure, trusts(v1alpha1.CACertificateKindSecret, "of-farm", marker+".example"),
+		{"issuer", "https", secure, trusts(v1alpha1.CACertificateKindSecret, "of-allowed", marker+".example"),
 			v1alpha1.TargetReasonTLSUnknownAuthority},
 		{"subject", "https", secure, trusts(v1alpha1.CACertificateKindConfigMap, "authority", "other.example"),
 			v1alpha1.TargetReasonTLSNameMismatch},
@@ -123,14 +120,14 @@ func leaks(t testing.TB, certificate tls.Certificate) []leak {
 	}
 }
 
-// leakPort is the first port of the farm with a leak.
+// leakPort is the first port of the leaking servers.
 const leakPort = 9500
 
-// TestMarkers puts a marker into Secrets and ConfigMaps, certificates, headers, answers of servers
-// and of nameservers, and wants the manager to repeat it nowhere, at the highest verbosity.
-func TestMarkers(t *testing.T) {
+// The manager repeats nothing from Secrets, ConfigMaps, certificates, headers, or the answers of
+// servers and nameservers, even at the highest verbosity.
+func TestNoSecretLeaks(t *testing.T) {
 	h := harness.New(t)
-	w := theWorld(h)
+	env := sharedEnvironment(h)
 	h.AllowReferences()
 	certificate := selfSigned(t, marker)
 	around := func(pem []byte) []byte { return append([]byte(marker+"\n"), pem...) }
@@ -140,8 +137,8 @@ func TestMarkers(t *testing.T) {
 		Data:       map[string]string{"ca.crt": string(around(certificatePEM(certificate))), "other": marker},
 	})
 	h.ApplyObject(&corev1.Secret{
-		ObjectMeta: named("of-farm"),
-		Data:       map[string][]byte{"ca.crt": around(certificatePEM(w.good.certificate)), "other": []byte(marker)},
+		ObjectMeta: named("of-allowed"),
+		Data:       map[string][]byte{"ca.crt": around(certificatePEM(env.allowed.certificate)), "other": []byte(marker)},
 	})
 	h.ApplyObject(&corev1.Secret{ObjectMeta: named("client"), Type: corev1.SecretTypeTLS, Data: map[string][]byte{
 		corev1.TLSCertKey: around(certificatePEM(certificate)), corev1.TLSPrivateKeyKey: around(keyPEM(t, certificate))}})
@@ -153,11 +150,11 @@ func TestMarkers(t *testing.T) {
 			corev1.TLSPrivateKeyKey: []byte(marker),
 		},
 	})
-	all := leaks(t, certificate)
-	at := func(i int) netip.Addr { return goodAddr(45000+i, netip.IPv4Unspecified()) }
+	all := leakingServers(t, certificate)
+	at := func(i int) netip.Addr { return allowedAddr(45000+i, netip.IPv4Unspecified()) }
 	for i, l := range all {
-		l.serve(w.good, leakPort+i)
-		b := newBackend(l.name, byName[l.handler])
+		l.serve(env.allowed, leakPort+i)
+		b := newBackend(l.name, handlerNamed[l.handler])
 		b.Spec.Ports[0].Port = int32(leakPort + i)
 		b.Spec.HealthCheck.TimeoutSeconds = 2
 		if l.change != nil {
@@ -166,12 +163,12 @@ func TestMarkers(t *testing.T) {
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Address: at(i).String()}}
 		h.ApplyObject(b)
 	}
-	broken := newBackend("broken", byName["https"])
+	broken := newBackend("broken", handlerNamed["https"])
 	broken.Spec.HealthCheck.TLS = &v1alpha1.TLS{ClientCertificateRef: &v1alpha1.SecretReference{Name: "broken"}}
 	h.ApplyObject(broken)
-	whispers(h, w)
+	leakThroughDNS(h, env)
 
-	m := h.StartManager("--zap-log-level=9", "--resolv-conf="+w.dns.resolvConf)
+	m := h.StartManager("--zap-log-level=9", "--resolv-conf="+env.dns.resolvConf)
 	for i, l := range all {
 		state := harness.Unhealthy
 		if l.reason == "" {
@@ -187,39 +184,39 @@ func TestMarkers(t *testing.T) {
 		})
 	}
 	h.WaitCondition("broken", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonInvalidRef)
-	h.WaitReady("whispered")
+	h.WaitReady("leaking")
 	h.WaitCondition("failed", v1alpha1.ConditionNamesResolved, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed)
 	metrics, err := json.Marshal(m.Metrics())
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.Stop()
-	wantUnsaid(h, m.Log, string(metrics), marker, "PRIVATE KEY", "BEGIN CERTIFICATE")
+	wantNotLeaked(h, m.Log, string(metrics), marker, "PRIVATE KEY", "BEGIN CERTIFICATE")
 }
 
-// whispers has the nameserver say the marker beside its answers: as texts, as an alias, as what
-// explains a failure (RFC 8914).
-func whispers(h *harness.Test, w world) {
+// leakThroughDNS adds the marker to the nameserver's answers: in TXT records, in an alias, and in
+// the explanation of a failure (RFC 8914).
+func leakThroughDNS(h *harness.Test, env environment) {
 	h.T.Helper()
 	text := func(name string) dnsmessage.Resource {
 		header := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name + "."), Class: dnsmessage.ClassINET}
 		return dnsmessage.Resource{Header: header, Body: &dnsmessage.TXTResource{TXT: []string{marker}}}
 	}
-	w.dns.tell("whispered.good.example", func(r *reply, _ int) {
+	env.dns.setAnswer("leaking.good.example", func(r *dnsReply, _ int) {
 		end := marker + ".good.example"
 		r.alias(end)
-		r.add(end, goodAddr(46000, netip.IPv4Unspecified()))
+		r.add(end, allowedAddr(46000, netip.IPv4Unspecified()))
 		r.Answers = append(r.Answers, text(end))
 		r.Additionals = append(r.Additionals, text(r.name))
 	})
-	w.dns.tell("failed.good.example", func(r *reply, n int) {
-		silence(r, n)
-		explained := dnsmessage.OPTResource{Options: []dnsmessage.Option{{Code: 15, Data: append([]byte{0, 0}, marker...)}}}
+	env.dns.setAnswer("failed.good.example", func(r *dnsReply, n int) {
+		failLookup(r, n)
+		explanation := dnsmessage.OPTResource{Options: []dnsmessage.Option{{Code: 15, Data: append([]byte{0, 0}, marker...)}}}
 		r.Additionals = append(r.Additionals,
-			dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(".")}, Body: &explained})
+			dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(".")}, Body: &explanation})
 	})
-	for _, name := range []string{"whispered", "failed"} {
-		b := newBackend(name, byName["none"])
+	for _, name := range []string{"leaking", "failed"} {
+		b := newBackend(name, handlerNamed["none"])
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Hostname: name + ".good.example"}}
 		h.ApplyObject(b)
 	}

@@ -15,15 +15,14 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestLateNode has a Node claim a range in which an ExternalBackend has a target already, and then
-// gets another. What discovery alone knows refuses the new one, and reports the old one, which
-// stays and goes on being probed.
-func TestLateNode(t *testing.T) {
+// When a new Node claims a range in which an ExternalBackend has a target, that target is reported,
+// and is still published and probed. A target that is added later in the range is refused.
+func TestDiscoveredRangeRefusesOnlyNewTargets(t *testing.T) {
 	h := harness.New(t)
-	w := theWorld(h)
+	env := sharedEnvironment(h)
 	m := h.StartManager()
-	old, late := goodAddr(47<<8+1, netip.IPv4Unspecified()), goodAddr(47<<8+2, netip.IPv4Unspecified())
-	b := newBackend("claimed", byName["http"])
+	old, late := allowedAddr(47<<8+1, netip.IPv4Unspecified()), allowedAddr(47<<8+2, netip.IPv4Unspecified())
+	b := newBackend("claimed", handlerNamed["http"])
 	b.Spec.HealthCheck.PeriodSeconds, b.Spec.HealthCheck.TimeoutSeconds = 1, 1
 	b.Spec.Targets = []v1alpha1.Target{{Name: "old", Address: old.String()}}
 	h.ApplyObject(b)
@@ -40,7 +39,7 @@ func TestLateNode(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	says := func(target string) {
+	waitDenied := func(target string) {
 		t.Helper()
 		h.Eventually("status to name "+target, func() error {
 			b := h.WaitCondition("claimed", v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied)
@@ -53,21 +52,21 @@ func TestLateNode(t *testing.T) {
 			return nil
 		})
 	}
-	says("old")
+	waitDenied("old")
 	b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: "late", Address: late.String()})
 	h.ApplyObject(b)
-	says("late")
-	until := w.good.visits(old) + 4
+	waitDenied("late")
+	until := env.allowed.visits(old) + 4
 	h.Eventually("further probes of the old target", func() error {
-		if n := w.good.visits(old); n < until {
+		if n := env.allowed.visits(old); n < until {
 			return fmt.Errorf("%d of %d came", n, until)
 		}
 		return nil
 	})
 	if at := endpointsAt(h, "claimed"); len(at) != 1 || at[old] != harness.Healthy {
-		t.Errorf("published are %v", at)
+		t.Errorf("the published endpoints are %v", at)
 	}
-	if n := w.good.visits(late); n > 0 {
+	if n := env.allowed.visits(late); n > 0 {
 		t.Errorf("the refused target was visited %d times", n)
 	}
 	m.Stop()

@@ -22,9 +22,9 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// forbidden are addresses of every kind that api.md forbids, by what becomes of a literal one: the
-// schema refuses it, or lets it pass to the controller. Those beyond the kernel can be dialled by
-// nobody: TCP knows no multicast, and link-local IPv6 wants a zone.
+// forbidden returns addresses of every forbidden kind. The schema refuses a literal one of the
+// first list, and leaves one of the second to the controller. Nobody can dial those of the third
+// list: TCP has no multicast, and link-local IPv6 needs a zone.
 func forbidden(c *canaries) (refused, passed, beyond []netip.Addr) {
 	refused = addresses(`127.0.0.1 127.8.8.8 127.255.255.254 0.0.0.0 169.254.169.254 169.254.170.2 169.254.20.10
 		:: ::1 ::ffff:127.0.0.1 ::ffff:169.254.169.254 ::ffff:10.244.0.9`)
@@ -42,7 +42,7 @@ func forbidden(c *canaries) (refused, passed, beyond []netip.Addr) {
 	return refused, append(passed, c.service4, c.service6), beyond
 }
 
-// attack is one way to one forbidden address, with one handler.
+// attack is one way to one forbidden address, probed with one handler.
 type attack struct {
 	way     string
 	bad     netip.Addr
@@ -52,70 +52,70 @@ type attack struct {
 
 func (a attack) String() string { return fmt.Sprintf("%s %s by %s", a.way, a.bad, a.handler.name) }
 
-// backend is the ExternalBackend that the attack is a target of.
+// backend returns the name of the ExternalBackend that has the attack as a target.
 func (a attack) backend() string { return a.way + "-" + a.handler.name }
 
 func (a attack) target() string { return fmt.Sprint("t", a.number) }
 
-// good is the address of the farm that stands beside the forbidden one.
-func (a attack) good() netip.Addr { return goodAddr(a.number, a.bad) }
+// allowed returns the allowed address that accompanies the forbidden one.
+func (a attack) allowed() netip.Addr { return allowedAddr(a.number, a.bad) }
 
-// host is the name whose addresses are lies.
+// host returns the name that resolves to the forbidden address.
 func (a attack) host() string { return fmt.Sprintf("%s.%s.hostile.example", a.target(), a.way) }
 
-// ways are how an address may come into a spec, each with the lies of its attacks. A literal and a
-// redirect need none.
-var ways = map[string]func(l *liar, a attack){
+// ways lists how an address may get into a spec, each with the hostile answers of its attacks. A
+// literal and a redirect need none.
+var ways = map[string]func(l *hostileDNS, a attack){
 	"literal":  nil,
 	"redirect": nil,
-	"sole":     func(l *liar, a attack) { l.tell(a.host(), truth(a.bad)) },
-	"mixed":    func(l *liar, a attack) { l.tell(a.host(), truth(a.bad, a.good())) },
-	// Each answer is another one than before.
-	"rebind": func(l *liar, a attack) {
-		l.tell(a.host(), func(r *reply, n int) {
+	"sole":     func(l *hostileDNS, a attack) { l.setAnswer(a.host(), addressAnswer(a.bad)) },
+	"mixed":    func(l *hostileDNS, a attack) { l.setAnswer(a.host(), addressAnswer(a.bad, a.allowed())) },
+	// Each answer differs from the one before.
+	"rebind": func(l *hostileDNS, a attack) {
+		l.setAnswer(a.host(), func(r *dnsReply, n int) {
 			switch n % 4 {
 			case 0:
-				r.add(r.name, a.good())
+				r.add(r.name, a.allowed())
 			case 1:
 				r.add(r.name, a.bad)
 			case 2:
-				r.add(r.name, a.good(), a.bad)
+				r.add(r.name, a.allowed(), a.bad)
 			default:
-				silence(r, n)
+				failLookup(r, n)
 			}
 		})
 	},
-	// The name at the end is one that a resolver might take for the cluster's own, or the machine's.
-	"cname": func(l *liar, a attack) {
+	// The last name looks like one of the cluster, or of the machine.
+	"cname": func(l *hostileDNS, a attack) {
 		end := a.target() + []string{".default.svc.cluster.local", ".localhost", ".metadata.google.internal"}[a.number%3]
-		l.tell(end, truth(a.bad))
-		l.tell(a.host(), func(r *reply, _ int) {
-			if r.alias(end); a.number%2 == 0 { // else the end is to be asked for
+		l.setAnswer(end, addressAnswer(a.bad))
+		l.setAnswer(a.host(), func(r *dnsReply, _ int) {
+			if r.alias(end); a.number%2 == 0 { // otherwise the resolver must ask for the last name
 				r.add(end, a.bad)
 			}
 		})
 	},
-	"srv": func(l *liar, a attack) {
+	"srv": func(l *hostileDNS, a attack) {
 		end := "host." + a.host()
-		l.tell(end, truth(a.bad))
-		l.tell("_probe._tcp."+a.host(), func(r *reply, _ int) { r.service(end, uint16(a.handler.port), a.bad) })
+		l.setAnswer(end, addressAnswer(a.bad))
+		l.setAnswer("_probe._tcp."+a.host(), func(r *dnsReply, _ int) { r.service(end, uint16(a.handler.port), a.bad) })
 	},
 	// The host of the record is spelled like an address.
-	"srv-literal": func(l *liar, a attack) {
-		l.tell("_probe._tcp."+a.host(), func(r *reply, _ int) {
+	"srv-literal": func(l *hostileDNS, a attack) {
+		l.setAnswer("_probe._tcp."+a.host(), func(r *dnsReply, _ int) {
 			r.service(a.bad.String(), uint16(a.handler.port), a.bad)
 		})
 	},
 }
 
-// spec is the attack's target.
+// spec returns the attack as a target.
 func (a attack) spec() v1alpha1.Target {
 	t := v1alpha1.Target{Name: a.target()}
 	switch a.way {
 	case "literal":
 		t.Address = a.bad.String()
 	case "redirect":
-		t.Address = a.good().String()
+		t.Address = a.allowed().String()
 		t.Ports = []v1alpha1.TargetPort{{Name: "probe", TargetPort: int32(redirectPort + a.number)}}
 	case "srv", "srv-literal":
 		t.SRVName = "_probe._tcp." + a.host()
@@ -125,8 +125,8 @@ func (a attack) spec() v1alpha1.Target {
 	return t
 }
 
-// generate combines every way with every address, or with every second one. Handlers take turns, so
-// that each handler goes each way and meets each kind of address.
+// generate combines every way with every address, or with every second one. The handlers alternate,
+// so that each is combined with each way and each kind of address.
 func generate(c *canaries) (attacks []attack) {
 	refused, passed, beyond := forbidden(c)
 	all := slices.Concat(refused, passed, beyond)
@@ -143,8 +143,10 @@ func generate(c *canaries) (attacks []attack) {
 		{"cname", 2, all, handlers},
 		{"srv", 2, all[1:], handlers},
 		{"srv-literal", 2, addresses("127.0.0.1 169.254.169.254 10.96.0.1 10.244.0.9 100.100.100.200 203.0.113.2"), handlers},
-		// plain TCP has none
-		{"redirect", 2, all, []handler{byName["http"], byName["https"], byName["grpc"], byName["grpc-tls"]}},
+		// Plain TCP has no redirects.
+		{"redirect", 2, all, []handler{
+			handlerNamed["http"], handlerNamed["https"], handlerNamed["grpc"], handlerNamed["grpc-tls"],
+		}},
 	} {
 		for i := 0; i < len(way.to); i += way.every {
 			attacks = append(
@@ -156,40 +158,41 @@ func generate(c *canaries) (attacks []attack) {
 	return attacks
 }
 
-// anchor is the target of each backend that nothing is wrong with.
-const anchor = "anchor"
+// control is the name of a harmless target in each backend.
+const control = "control"
 
-// backends are the ExternalBackends that the attacks are targets of.
-func backends(w world, attacks []attack) map[string]*v1alpha1.ExternalBackend {
+// backends returns the ExternalBackends that have the attacks as targets, by name.
+func backends(env environment, attacks []attack) map[string]*v1alpha1.ExternalBackend {
 	all := map[string]*v1alpha1.ExternalBackend{}
 	for _, a := range attacks {
 		b := all[a.backend()]
 		if b == nil {
 			b = newBackend(a.backend(), a.handler)
-			anchored := goodAddr(20000+len(all), netip.IPv4Unspecified())
-			b.Spec.Targets = []v1alpha1.Target{{Name: anchor, Address: anchored.String()}}
+			allowed := allowedAddr(20000+len(all), netip.IPv4Unspecified())
+			b.Spec.Targets = []v1alpha1.Target{{Name: control, Address: allowed.String()}}
 			b.Spec.DNS = &v1alpha1.DNS{}
 			if a.way == "rebind" {
 				b.Spec.DNS.MinTTLSeconds = 1
 			}
-			switch len(all) % 3 { // else the manager's own resolv.conf
+			switch len(all) % 3 { // 2: the manager uses its own resolv.conf
 			case 0:
-				b.Spec.DNS.Nameservers = []string{w.dns.V4.String()}
+				b.Spec.DNS.Nameservers = []string{env.dns.V4.String()}
 			case 1:
-				b.Spec.DNS.Nameservers, b.Spec.DNS.Transport = []string{fmt.Sprintf("[%s]:53", w.dns.V6)}, v1alpha1.DNSTransportTCP
+				b.Spec.DNS.Nameservers = []string{fmt.Sprintf("[%s]:53", env.dns.V6)}
+				b.Spec.DNS.Transport = v1alpha1.DNSTransportTCP
 				b.Spec.DrainSeconds = new(int32(2))
 			}
 			all[a.backend()] = b
 		}
 		b.Spec.Targets = append(b.Spec.Targets, a.spec())
-		if lies := ways[a.way]; lies != nil {
-			lies(w.dns, a)
+		if answer := ways[a.way]; answer != nil {
+			answer(env.dns, a)
 		}
 	}
 	return all
 }
 
-// newBackend is a dual-stack ExternalBackend that is probed by a handler.
+// newBackend returns a dual-stack ExternalBackend that is probed by a handler.
 func newBackend(name string, by handler) *v1alpha1.ExternalBackend {
 	b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	b.Spec.Service = &v1alpha1.Service{IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack)}
@@ -201,60 +204,61 @@ func newBackend(name string, by handler) *v1alpha1.ExternalBackend {
 	return b
 }
 
-// TestForbiddenAddresses tries every way to every forbidden address, cold and running, across a
-// crash, while policies come, narrow and go that open what is not forbidden. Nobody may ever come
-// to a canary, and none of the addresses may ever be published or told.
-func TestForbiddenAddresses(t *testing.T) {
+// No forbidden address is ever dialled, published or reported. The test tries every way to every
+// forbidden address, before and after a crash of the manager, and while policies are added,
+// narrowed and deleted.
+func TestNoForbiddenAddressIsDialledOrPublished(t *testing.T) {
 	h := harness.New(t)
-	w := theWorld(h)
-	refused, passed, beyond := forbidden(w.canaries)
-	armed(h, w.canaries, slices.Concat(refused, passed), beyond)
-	attacks := generate(w.canaries)
-	literals(h, refused, beyond)
-	nameservers := nameserverAttacks(h, w, slices.Concat(passed, addresses("169.254.20.10 fe80::1")))
+	env := sharedEnvironment(h)
+	refused, passed, beyond := forbidden(env.canaries)
+	wantCanariesReachable(h, env.canaries, slices.Concat(refused, passed), beyond)
+	attacks := generate(env.canaries)
+	wantLiteralsRefused(h, refused, beyond)
+	nameservers := nameserverAttacks(h, env, slices.Concat(passed, addresses("169.254.20.10 fe80::1")))
 	if n := len(attacks) + len(nameservers) + len(refused) + len(beyond); n < 300 {
 		t.Errorf("there are %d cases, fewer than 300", n)
 	} else {
 		t.Logf("%d cases", n)
 	}
+	all := slices.Concat(refused, passed, beyond)
 	isForbidden := func(a netip.Addr) bool {
-		return slices.ContainsFunc(slices.Concat(refused, passed, beyond),
-			func(bad netip.Addr) bool { return bad.Unmap() == a.Unmap() })
+		return slices.ContainsFunc(all, func(bad netip.Addr) bool { return bad.Unmap() == a.Unmap() })
 	}
-	book := openLedger(h,
-		judge{address: isGood, name: hasSuffix(".good.example", "nowhere.invalid"), secret: isForbidden}, h.Namespace)
+	recorder := startRecorder(h,
+		rules{address: isAllowed, name: hasSuffix(".good.example", "nowhere.invalid"), secret: isForbidden}, h.Namespace)
 	for _, a := range attacks {
 		if a.way == "redirect" {
 			secure := a.handler.name == "https" || a.handler.name == "grpc-tls"
-			w.good.lead(t, redirectPort+a.number, secure, fmt.Sprintf("http://%s/", netip.AddrPortFrom(a.bad, 7001)))
+			to := fmt.Sprintf("http://%s/", netip.AddrPortFrom(a.bad, 7001))
+			env.allowed.redirectFrom(t, redirectPort+a.number, secure, to)
 		}
 	}
-	all := backends(w, attacks)
-	for _, b := range all {
+	backends := backends(env, attacks)
+	for _, b := range backends {
 		h.ApplyObject(b)
 	}
 	publishedNames(h)
 
-	// A proxy would be asked to dial for us.
+	// The manager must not use a proxy.
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
 		t.Setenv(name, "http://127.0.0.1:7001")
 	}
 	t.Setenv("NO_PROXY", devcluster.Outer4.String())
-	m := h.StartManager("--resolv-conf=" + w.dns.resolvConf)
-	rounds(h, w, attacks)
-	policiesComeAndGo(h, w, attacks)
+	m := h.StartManager("--resolv-conf=" + env.dns.resolvConf)
+	waitAsked(h, env, attacks)
+	changePolicies(h, env, attacks)
 	m.Kill()
-	m = h.StartManager("--resolv-conf="+w.dns.resolvConf,
+	m = h.StartManager("--resolv-conf="+env.dns.resolvConf,
 		"--cluster-cidrs=10.96.0.0/16,fd00:10:96::/112,10.244.0.0/24,fd00:10:244::/64,203.0.113.2/32,2001:db8:113::2/128")
-	rounds(h, w, attacks)
-	for _, b := range all {
-		h.Eventually(b.Name+" to be probed and judged", func() error { return judged(h, book, b.Name, attacks) })
+	waitAsked(h, env, attacks)
+	for _, b := range backends {
+		h.Eventually(b.Name+" to be probed and judged", func() error { return checkOutcome(h, recorder, b.Name, attacks) })
 	}
 	for _, n := range nameservers {
 		h.WaitCondition(n.backend, v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied)
-		// Where all are refused nobody is asked, not those of resolv.conf either.
-		if asked := w.dns.questions(n.name, dnsmessage.TypeA) > 0; asked != n.oneIsGood {
-			t.Errorf("%s: the nameserver that may be asked was asked: %t, not %t", n.backend, asked, n.oneIsGood)
+		// If all nameservers are refused, none is asked, not even those of resolv.conf.
+		if asked := env.dns.questions(n.name, dnsmessage.TypeA) > 0; asked != n.oneIsAllowed {
+			t.Errorf("%s: the allowed nameserver was asked: %t, want %t", n.backend, asked, n.oneIsAllowed)
 		}
 	}
 	for i := range 4 {
@@ -263,14 +267,14 @@ func TestForbiddenAddresses(t *testing.T) {
 		h.WaitCondition(fmt.Sprint("passed-", i), v1alpha1.ConditionPermitted, status, "")
 	}
 	m.Stop()
-	book.settle()
-	w.canaries.wantNobody(t)
-	wantUntold(h, isForbidden)
+	recorder.finish()
+	env.canaries.wantNobody(t)
+	wantNotInEvents(h, isForbidden)
 }
 
-// armed wants each canary to be heard, so that silence says something, and the others to be beyond
-// the kernel.
-func armed(h *harness.Test, c *canaries, reachable, beyond []netip.Addr) {
+// wantCanariesReachable makes sure that each canary can be reached, so that no visit means that
+// nobody tried. The other addresses must not be reachable.
+func wantCanariesReachable(h *harness.Test, c *canaries, reachable, beyond []netip.Addr) {
 	h.T.Helper()
 	for _, a := range reachable {
 		if err := c.visit("tcp", netip.AddrPortFrom(a, 7001)); err != nil {
@@ -278,14 +282,14 @@ func armed(h *harness.Test, c *canaries, reachable, beyond []netip.Addr) {
 		}
 	}
 	for _, a := range beyond {
-		if dialledOnce(h.T.Context(), a) == nil {
-			h.T.Errorf("%s can be dialled, and wants a canary", a)
+		if dialOnce(h.T.Context(), a) == nil {
+			h.T.Errorf("%s can be dialled, so it needs a canary", a)
 		}
 	}
 }
 
-// literals wants the schema to refuse what it can, naming the field.
-func literals(h *harness.Test, refused, beyond []netip.Addr) {
+// wantLiteralsRefused makes sure that the schema refuses these addresses, and names the field.
+func wantLiteralsRefused(h *harness.Test, refused, beyond []netip.Addr) {
 	h.T.Helper()
 	for _, bad := range slices.Concat(refused, beyond) {
 		b := newBackend("literal", handlers[0])
@@ -298,24 +302,24 @@ func literals(h *harness.Test, refused, beyond []netip.Addr) {
 	}
 }
 
-// nameserverAttack is an ExternalBackend that wants a name asked for at a forbidden address.
+// nameserverAttack is an ExternalBackend with a nameserver at a forbidden address.
 type nameserverAttack struct {
 	backend, name string
-	oneIsGood     bool // a nameserver that may be asked is beside it
+	oneIsAllowed  bool // an allowed nameserver is listed as well
 }
 
-func nameserverAttacks(h *harness.Test, w world, bad []netip.Addr) (list []nameserverAttack) {
+func nameserverAttacks(h *harness.Test, env environment, bad []netip.Addr) (list []nameserverAttack) {
 	h.T.Helper()
 	transports := []v1alpha1.DNSTransport{v1alpha1.DNSTransportUDP, v1alpha1.DNSTransportTCP, v1alpha1.DNSTransportTLS}
 	for i, ns := range bad {
 		b := newBackend(fmt.Sprint("nameserver-", i), handlers[0])
-		n := nameserverAttack{backend: b.Name, name: b.Name + ".good.example", oneIsGood: i%4 == 0}
+		n := nameserverAttack{backend: b.Name, name: b.Name + ".good.example", oneIsAllowed: i%4 == 0}
 		b.Spec.DNS = &v1alpha1.DNS{MinTTLSeconds: 1, Transport: transports[i%3], Nameservers: []string{ns.String()}}
-		if n.oneIsGood {
-			b.Spec.DNS.Nameservers, b.Spec.DNS.Transport = append(b.Spec.DNS.Nameservers,
-				w.dns.V4.String()), v1alpha1.DNSTransportUDP
+		if n.oneIsAllowed {
+			b.Spec.DNS.Nameservers = append(b.Spec.DNS.Nameservers, env.dns.V4.String())
+			b.Spec.DNS.Transport = v1alpha1.DNSTransportUDP
 		}
-		w.dns.tell(n.name, truth(goodAddr(30000+i, netip.IPv4Unspecified())))
+		env.dns.setAnswer(n.name, addressAnswer(allowedAddr(30000+i, netip.IPv4Unspecified())))
 		b.Spec.Targets = []v1alpha1.Target{{Name: "t", Hostname: n.name}}
 		h.ApplyObject(b)
 		list = append(list, n)
@@ -323,10 +327,13 @@ func nameserverAttacks(h *harness.Test, w world, bad []netip.Addr) (list []names
 	return list
 }
 
-// publishedNames try to publish the cluster's own names, whose addresses nobody checks.
+// publishedNames applies ExternalBackends that publish names of the cluster, whose addresses nobody
+// checks.
 func publishedNames(h *harness.Test) {
 	h.T.Helper()
-	for i, name := range []string{"kubernetes.default.svc.cluster.local", "cluster.local", "a.cluster.local", "db.good.example"} {
+	for i, name := range []string{
+		"kubernetes.default.svc.cluster.local", "cluster.local", "a.cluster.local", "db.good.example",
+	} {
 		alias := newBackend(fmt.Sprint("alias-", i), handlers[0])
 		alias.Spec.Service = &v1alpha1.Service{Type: v1alpha1.ServiceTypeExternalName}
 		alias.Spec.Targets = []v1alpha1.Target{{Name: "t", Hostname: name}}
@@ -339,18 +346,18 @@ func publishedNames(h *harness.Test) {
 	}
 }
 
-// rounds waits until each name has been asked for, and those that are rebound so often that each of
-// their answers has been given anew.
-func rounds(h *harness.Test, w world, attacks []attack) {
+// waitAsked waits until each name has been asked for. A name whose answers change must have been
+// asked for so often that each of its answers was given again.
+func waitAsked(h *harness.Test, env environment, attacks []attack) {
 	h.T.Helper()
 	asked := func(a attack) int {
 		switch {
 		case a.way == "srv" || a.way == "srv-literal":
-			return w.dns.questions("_probe._tcp."+a.host(), dnsmessage.TypeSRV)
+			return env.dns.questions("_probe._tcp."+a.host(), dnsmessage.TypeSRV)
 		case a.bad.Is4():
-			return w.dns.questions(a.host(), dnsmessage.TypeA)
+			return env.dns.questions(a.host(), dnsmessage.TypeA)
 		default:
-			return w.dns.questions(a.host(), dnsmessage.TypeAAAA)
+			return env.dns.questions(a.host(), dnsmessage.TypeAAAA)
 		}
 	}
 	until := map[int]int{}
@@ -372,21 +379,21 @@ func rounds(h *harness.Test, w world, attacks []attack) {
 	}
 }
 
-// policiesComeAndGo opens all that is not forbidden by hostnames alone, narrows that, and takes it
-// back.
-func policiesComeAndGo(h *harness.Test, w world, attacks []attack) {
+// changePolicies applies a policy that allows everything by hostname, then a narrower one, then one
+// that allows nothing, and deletes it.
+func changePolicies(h *harness.Test, env environment, attacks []attack) {
 	h.T.Helper()
-	farm := []string{farm4.String(), farm6.String()}
+	allowed := []string{allowed4.String(), allowed6.String()}
 	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
 	p.Spec.NamespaceSelector = metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: h.Namespace}}
 	for i, rules := range [][]v1alpha1.PolicyRule{
-		{{Hostnames: []string{"*.hostile.example"}}, {CIDRs: farm}},
-		{{Hostnames: []string{"*.hostile.example"}, CIDRs: farm}},
+		{{Hostnames: []string{"*.hostile.example"}}, {CIDRs: allowed}},
+		{{Hostnames: []string{"*.hostile.example"}, CIDRs: allowed}},
 		{},
 	} {
 		p.Spec.Allow, p.Spec.AllowNameservers = rules, nil
 		if i == 0 {
-			p.Spec.AllowNameservers = []string{w.dns.V4.String(), w.dns.V6.String()}
+			p.Spec.AllowNameservers = []string{env.dns.V4.String(), env.dns.V6.String()}
 		}
 		h.ApplyObject(p)
 		h.WaitCondition("literal-http", v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied)
@@ -402,12 +409,12 @@ func policiesComeAndGo(h *harness.Test, w world, attacks []attack) {
 	if err := h.Client.Delete(context.Background(), p); err != nil {
 		h.T.Fatal(err)
 	}
-	rounds(h, w, attacks)
+	waitAsked(h, env, attacks)
 }
 
-// judged wants of a backend that its good targets serve, so that probes were made, and that the
-// others say why they don't.
-func judged(h *harness.Test, book *ledger, name string, attacks []attack) error {
+// checkOutcome returns an error unless the allowed targets of a backend serve, so that probes were
+// made, and the others report why they do not.
+func checkOutcome(h *harness.Test, recorder *recorder, name string, attacks []attack) error {
 	b, at := h.Backend(name), endpointsAt(h, name)
 	denied := false
 	for _, a := range attacks {
@@ -418,20 +425,20 @@ func judged(h *harness.Test, book *ledger, name string, attacks []attack) error 
 		switch a.way {
 		case "mixed":
 			denied = true
-			if at[a.good()] != harness.Healthy {
-				return fmt.Errorf("%s: the good address is %q in %v", a, at[a.good()], at)
+			if at[a.allowed()] != harness.Healthy {
+				return fmt.Errorf("%s: the allowed address is %q in %v", a, at[a.allowed()], at)
 			}
 		case "rebind":
-			if !book.ever(a.good().String()) {
-				return fmt.Errorf("%s: the good address was never published", a)
+			if !recorder.wasPublished(a.allowed().String()) {
+				return fmt.Errorf("%s: the allowed address was never published", a)
 			}
 		case "redirect":
 			want := harness.Healthy
 			if strings.HasPrefix(a.handler.name, "grpc") {
 				want = harness.Unhealthy
 			}
-			if at[a.good()] != want {
-				return fmt.Errorf("%s: the server is %q, not %q", a, at[a.good()], want)
+			if at[a.allowed()] != want {
+				return fmt.Errorf("%s: the server is %q, not %q", a, at[a.allowed()], want)
 			}
 		case "srv-literal":
 			if is.State != v1alpha1.TargetStateDenied && is.State != v1alpha1.TargetStateUnresolved {
@@ -449,14 +456,14 @@ func judged(h *harness.Test, book *ledger, name string, attacks []attack) error 
 		(permitted == nil || permitted.Status != metav1.ConditionFalse || permitted.Reason != v1alpha1.ReasonTargetDenied) {
 		return fmt.Errorf("Permitted is %s", describe(permitted))
 	}
-	if is := targetOf(b, anchor).State; is != v1alpha1.TargetStateHealthy && is != v1alpha1.TargetStateUnprobed {
-		return fmt.Errorf("the anchor is %s", is)
+	if is := targetOf(b, control).State; is != v1alpha1.TargetStateHealthy && is != v1alpha1.TargetStateUnprobed {
+		return fmt.Errorf("the control target is %s", is)
 	}
 	return nil
 }
 
-// wantUntold wants no event to tell an address.
-func wantUntold(h *harness.Test, secret func(netip.Addr) bool) {
+// wantNotInEvents fails the test if an event contains a secret address.
+func wantNotInEvents(h *harness.Test, secret func(netip.Addr) bool) {
 	h.T.Helper()
 	var list eventsv1.EventList
 	if err := h.Client.List(h.T.Context(), &list, client.InNamespace(h.Namespace)); err != nil {
@@ -467,8 +474,8 @@ func wantUntold(h *harness.Test, secret func(netip.Addr) bool) {
 	}
 	for _, e := range list.Items {
 		text, _ := json.Marshal(e)
-		if a, found := named(string(text), secret); found {
-			h.T.Errorf("an event tells %s: %s", a, e.Note)
+		if a, found := findAddress(string(text), secret); found {
+			h.T.Errorf("an event contains %s: %s", a, e.Note)
 		}
 	}
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// endless is a server that goes on saying something, to one who asks by a handler.
-type endless struct {
+// endlessServer never ends its answer to a probe of one handler.
+type endlessServer struct {
 	name    string
 	handler string
-	secure  bool // it says it within TLS
-	say     func(io.Writer)
-	state   string // what the endpoints become
-	reason  string // and why
+	secure  bool // the answer is within TLS
+	write   func(io.Writer)
+	state   string // the state that the endpoints get
+	reason  string // the reason in status
 }
 
-// repeat says head, and then tail until nobody listens any more.
+// repeat writes head, and then tail again and again until the connection ends.
 func repeat(head, tail string) func(io.Writer) {
 	return func(w io.Writer) {
 		_, err := io.WriteString(w, head)
@@ -34,7 +34,7 @@ func repeat(head, tail string) func(io.Writer) {
 	}
 }
 
-// drip says a byte of text a second.
+// drip writes a byte of text a second.
 func drip(text string) func(io.Writer) {
 	return func(w io.Writer) {
 		ticker := time.NewTicker(time.Second)
@@ -55,8 +55,8 @@ const (
 	record = "\x16\x03\x03\x40\x00"
 )
 
-// endlessServers speak without end in every place where a probe listens.
-var endlessServers = []endless{
+// endlessServers has a server for every part of an answer that a probe reads.
+var endlessServers = []endlessServer{
 	{"body", "http", false, repeat(ok+"\r\n", "x"), harness.Healthy, ""},
 	{"chunks", "http", false, repeat(ok+"Transfer-Encoding: chunked\r\n\r\n", "5\r\nhello\r\n"), harness.Healthy, ""},
 	{"chunk-extension", "http", false, repeat(ok+"Transfer-Encoding: chunked\r\n\r\n5;", "x"), harness.Unhealthy,
@@ -86,17 +86,17 @@ var endlessServers = []endless{
 }
 
 const (
-	// endlessPort is the first port of the farm on which servers speak without end.
+	// endlessPort is the first port of these servers.
 	endlessPort = 9000
-	// endlessTargets is how many targets each of them has.
+	// endlessTargets is the number of targets that each of them has.
 	endlessTargets = 64
-	// maxGrowth is how much larger the manager may become by them, in bytes; the race detector takes
-	// several times what it watches.
+	// maxGrowth bounds how much memory they may cost the manager, in bytes. The race detector
+	// multiplies what the manager uses.
 	maxGrowth = 256 << 20
 )
 
-// serve speaks to all who come to a port of the farm.
-func (e endless) serve(t testing.TB, f *farm, port int) {
+// serve answers all connections to a port of the allowed servers.
+func (e endlessServer) serve(t testing.TB, f *allowedServers, port int) {
 	t.Helper()
 	listener := f.open(t, port, e.secure)
 	go func() { // ends with the program
@@ -109,15 +109,15 @@ func (e endless) serve(t testing.TB, f *farm, port int) {
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(time.Minute))
 				go func() { _, _ = io.Copy(io.Discard, conn) }() // ends with the connection
-				e.say(conn)
+				e.write(conn)
 			}()
 		}
 	}()
 }
 
-// backend is an ExternalBackend with targets that are probed on a port.
-func (e endless) backend(number, port int) *v1alpha1.ExternalBackend {
-	b := newBackend(e.name, byName[e.handler])
+// backend returns an ExternalBackend whose targets are probed at a port.
+func (e endlessServer) backend(number, port int) *v1alpha1.ExternalBackend {
+	b := newBackend(e.name, handlerNamed[e.handler])
 	at := new(intstr.FromInt32(int32(port)))
 	switch h := b.Spec.HealthCheck; {
 	case h.HTTPGet != nil:
@@ -129,22 +129,22 @@ func (e endless) backend(number, port int) *v1alpha1.ExternalBackend {
 	}
 	b.Spec.HealthCheck.TimeoutSeconds = 3
 	for i := range endlessTargets {
-		address := goodAddr(43000+number*endlessTargets+i, netip.IPv4Unspecified()).String()
+		address := allowedAddr(43000+number*endlessTargets+i, netip.IPv4Unspecified()).String()
 		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprint("t", i), Address: address})
 	}
 	return b
 }
 
-// TestEndless has servers speak without end in every place where a probe listens. The manager
-// judges each, grows by no more than a bound, and sees others die and come back meanwhile.
-func TestEndless(t *testing.T) {
+// Servers whose answers never end get a verdict, cost bounded memory, and do not delay the verdicts
+// of others.
+func TestEndlessAnswersStayBounded(t *testing.T) {
 	h, other := harness.New(t), harness.New(t)
-	w := theWorld(h)
+	env := sharedEnvironment(h)
 	m := h.StartManager()
-	others := newHerd(other, len(endlessServers)) // for each one to die once
+	bystander := newBystander(other, len(endlessServers)) // each of its servers gets sick once
 	for i, e := range endlessServers {
-		e.serve(t, w.good, endlessPort+i)
-		h.ApplyObject(e.backend(i, byName[e.handler].port))
+		e.serve(t, env.allowed, endlessPort+i)
+		h.ApplyObject(e.backend(i, handlerNamed[e.handler].port))
 	}
 	for _, e := range endlessServers {
 		wantVerdict(h, e.name, harness.Healthy, "")
@@ -156,10 +156,10 @@ func TestEndless(t *testing.T) {
 		h.ApplyObject(e.backend(i, endlessPort+i))
 	}
 	for i, e := range endlessServers {
-		others.flip(i, harness.Unhealthy)
+		bystander.flip(i, harness.Unhealthy)
 		wantVerdict(h, e.name, e.state, e.reason)
 		most = max(most, size())
-		others.flip(i, harness.Healthy)
+		bystander.flip(i, harness.Healthy)
 	}
 	most = max(most, size())
 	t.Logf("the manager has grown from %.0f to %.0f MiB", before/(1<<20), most/(1<<20))
@@ -167,14 +167,14 @@ func TestEndless(t *testing.T) {
 		t.Errorf("the manager has grown from %.0f to %.0f MiB", before/(1<<20), most/(1<<20))
 	}
 	for i, e := range endlessServers {
-		if w.good.visits(goodAddr(43000+i*endlessTargets, netip.IPv4Unspecified())) == 0 {
-			t.Errorf("nobody came to %s", e.name)
+		if env.allowed.visits(allowedAddr(43000+i*endlessTargets, netip.IPv4Unspecified())) == 0 {
+			t.Errorf("no probe reached %s", e.name)
 		}
 	}
 	m.Stop()
 }
 
-// wantVerdict waits until all endpoints are of a state, and status gives the reason.
+// wantVerdict waits until all endpoints have the state, and status the reason.
 func wantVerdict(h *harness.Test, name, state, reason string) {
 	h.T.Helper()
 	h.Eventually(fmt.Sprintf("all of %s to be %q", name, state), func() error {

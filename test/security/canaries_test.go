@@ -23,75 +23,74 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// own is the manager's network namespace, which is the test program's too: it routes these prefixes
-// to itself, so that a listener there hears whoever dials an address of them. Loopback needs no
-// route.
-var own = []string{
-	"0.1.2.0/24", "169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "100.80.80.80/32", "100.96.0.96/32",
+// ownPrefixes are routed to loopback in the network namespace of the manager and of this program.
+// So a listener there hears every connection to their addresses. Loopback addresses need no route.
+var ownPrefixes = []string{
+	"0.1.2.0/24", "169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32",
+	"100.80.80.80/32", "100.96.0.96/32",
 	"fd00:ec2::/64", "fd20:ce::/64", "fd00:a9fe:a9fe::/64", "fd00:c1::/64", "fd00:42::/64", "fd00:100::/64",
 	"::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "2001:db8:5efe::/48",
 }
 
-// pods is the pods' range, which a machine answers for.
-var pods = []string{devcluster.PodCIDR4.String(), devcluster.PodCIDR6.String()}
+// podPrefixes are the Pods' ranges. A machine answers at all of their addresses.
+var podPrefixes = []string{devcluster.PodCIDR4.String(), devcluster.PodCIDR6.String()}
 
-// canaries listen at forbidden addresses on every port that any test dials, and write down who
-// comes.
+// canaries listen at forbidden addresses on every port that a test dials, and record every visit.
 type canaries struct {
 	service4, service6 netip.Addr   // ClusterIPs with canaries behind them
-	places             []netip.Addr // one for each network namespace with canaries
+	places             []netip.Addr // an address in each network namespace with canaries
 
 	mu     sync.Mutex
 	visits []*visit
 }
 
-// visit is one who came.
+// visit is a connection or packet that reached a canary.
 type visit struct {
 	network  string
 	at, from netip.AddrPort
 	ours     bool
-	said     string // over UDP
+	said     string // the content of a packet
 }
 
 func (v visit) String() string {
 	return fmt.Sprintf("%s %s from %s, said %q", v.network, v.at, v.from, v.said)
 }
 
-// listens is what opens a port in a network namespace.
-type listens interface {
+// listenerFactory opens ports in a network namespace.
+type listenerFactory interface {
 	Listen(network, address string) (net.Listener, error)
 	ListenPacket(network, address string) (net.PacketConn, error)
 }
 
-// here is the program's own network namespace.
-type here struct{}
+// ownNamespace listens in the program's own network namespace.
+type ownNamespace struct{}
 
-func (here) Listen(network, address string) (net.Listener, error) {
+func (ownNamespace) Listen(network, address string) (net.Listener, error) {
 	return net.Listen(network, address)
 }
-func (here) ListenPacket(network, address string) (net.PacketConn, error) {
+func (ownNamespace) ListenPacket(network, address string) (net.PacketConn, error) {
 	return net.ListenPacket(network, address)
 }
 
-// canaryPorts are the farm's, and those of nameservers.
+// canaryPorts returns the ports of the allowed servers and of nameservers.
 func canaryPorts() []int { return append(slices.Clone(handlerPorts), 53, 853) }
 
 func newCanaries(h *harness.Test) *canaries {
 	h.T.Helper()
 	c := &canaries{}
-	for _, prefix := range own {
+	for _, prefix := range ownPrefixes {
 		if out, err := exec.Command("ip", "route", "add", "local", prefix, "dev", "lo").CombinedOutput(); err != nil {
 			h.T.Fatalf("route %s: %v: %s", prefix, err, out)
 		}
 	}
 	machine, err := h.AddMachine("canary")
 	if err == nil {
-		err = machine.AddAddresses(pods...)
+		err = machine.AddAddresses(podPrefixes...)
 	}
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	for _, place := range []listens{here{}, h.Node(), machine} {
+	for _, place := range []listenerFactory{ownNamespace{}, h.Node(), machine} {
 		for _, port := range canaryPorts() {
 			c.listen(h.T, place, port)
 		}
@@ -99,12 +98,15 @@ func newCanaries(h *harness.Test) *canaries {
 	c.service4, c.service6 = clusterIPs(h, machine)
 	c.places = []netip.Addr{netip.IPv6Loopback(), devcluster.Node4, machine.V4}
 	for _, a := range []netip.Addr{c.service4, c.service6} {
-		h.Eventually("kube-proxy to lead to the canaries", func() error { return c.visit("tcp", netip.AddrPortFrom(a, 853)) })
+		h.Eventually("kube-proxy to lead to the canaries", func() error {
+			return c.visit("tcp", netip.AddrPortFrom(a, 853))
+		})
 	}
 	return c
 }
 
-// clusterIPs makes a Service that leads to the canaries of a machine, by hand, and returns its IPs.
+// clusterIPs creates a Service and slices that lead to the canaries of a machine, and returns the
+// ClusterIPs.
 func clusterIPs(h *harness.Test, to *lab.Machine) (v4, v6 netip.Addr) {
 	h.T.Helper()
 	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "canary"}
@@ -122,10 +124,14 @@ func clusterIPs(h *harness.Test, to *lab.Machine) (v4, v6 netip.Addr) {
 	add(53, corev1.ProtocolUDP)
 	err := h.Client.Create(h.T.Context(), service)
 	meta.Labels = map[string]string{discoveryv1.LabelServiceName: "canary"}
-	for kind, addr := range map[discoveryv1.AddressType]netip.Addr{discoveryv1.AddressTypeIPv4: to.V4, discoveryv1.AddressTypeIPv6: to.V6} {
+	for kind, addr := range map[discoveryv1.AddressType]netip.Addr{
+		discoveryv1.AddressTypeIPv4: to.V4, discoveryv1.AddressTypeIPv6: to.V6,
+	} {
 		meta.Name = "canary-" + strings.ToLower(string(kind))
 		err = errors.Join(err, h.Client.Create(h.T.Context(), &discoveryv1.EndpointSlice{
-			ObjectMeta: meta, AddressType: kind, Ports: ports, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{addr.String()}}}}))
+			ObjectMeta: meta, AddressType: kind, Ports: ports,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{addr.String()}}},
+		}))
 	}
 	if err != nil {
 		h.T.Fatal(err)
@@ -134,11 +140,12 @@ func clusterIPs(h *harness.Test, to *lab.Machine) (v4, v6 netip.Addr) {
 	return v4, v6
 }
 
-// greeting is what we say to a canary, and what it answers. All others are strangers.
+// greeting is what the test sends to a canary, and what the canary answers. All other visitors are
+// strangers.
 const greeting = "it is only us\n"
 
-// listen counts who comes to a port of a place, until the program ends.
-func (c *canaries) listen(t testing.TB, place listens, port int) {
+// listen records the visits to a port in a network namespace, until the program ends.
+func (c *canaries) listen(t testing.TB, place listenerFactory, port int) {
 	t.Helper()
 	listener, err := place.Listen("tcp", fmt.Sprintf("[::]:%d", port))
 	if err != nil {
@@ -169,14 +176,14 @@ func (c *canaries) listen(t testing.TB, place listens, port int) {
 				_, _ = packets.WriteTo(buffer[:n], from)
 				continue
 			}
-			c.note(
-				visit{network: "udp", at: addrPort(packets.LocalAddr()), from: addrPort(from), said: string(buffer[:min(n, 64)])},
-			)
+			c.note(visit{
+				network: "udp", at: addrPort(packets.LocalAddr()), from: addrPort(from), said: string(buffer[:min(n, 64)]),
+			})
 		}
 	}()
 }
 
-// greet finds out whether it is us.
+// greet finds out whether the visitor is the test itself.
 func (c *canaries) greet(conn net.Conn, v *visit) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(harness.Patience))
@@ -202,7 +209,7 @@ func (c *canaries) note(v visit) *visit {
 	return &v
 }
 
-// strangers are those who came but us.
+// strangers returns all visits but those of the test.
 func (c *canaries) strangers() (list []visit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +221,7 @@ func (c *canaries) strangers() (list []visit) {
 	return list
 }
 
-// visit comes to a canary, and returns once it has been heard, and all who came there before.
+// visit visits a canary, and returns once the canary has recorded this visit and all earlier ones.
 func (c *canaries) visit(network string, at netip.AddrPort) error {
 	conn, err := net.DialTimeout(network, at.String(), 5*time.Second)
 	if err != nil {
@@ -229,8 +236,8 @@ func (c *canaries) visit(network string, at netip.AddrPort) error {
 	return err
 }
 
-// wantNobody comes to one address of each place on every port, so that all who came before us have
-// been heard, and wants there to be nobody.
+// wantNobody fails the test for each stranger. It first visits each network namespace on every
+// port, so that all earlier visits are recorded.
 func (c *canaries) wantNobody(t testing.TB) {
 	t.Helper()
 	for _, a := range c.places {
@@ -251,9 +258,8 @@ func (c *canaries) wantNobody(t testing.TB) {
 	}
 }
 
-// dialledOnce tells how a dial of an address on the farm's first port ends, for those of which the
-// kernel reaches none.
-func dialledOnce(ctx context.Context, a netip.Addr) error {
+// dialOnce dials the first handler's port at an address that the kernel should not reach.
+func dialOnce(ctx context.Context, a netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(a, uint16(handlerPorts[0])).String())
@@ -263,7 +269,7 @@ func dialledOnce(ctx context.Context, a netip.Addr) error {
 	return err
 }
 
-// addresses are the parsed words of a text.
+// addresses parses the words of a text.
 func addresses(text string) (list []netip.Addr) {
 	for word := range strings.FieldsSeq(text) {
 		list = append(list, netip.MustParseAddr(word))

@@ -24,34 +24,34 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// ledger has every state of every EndpointSlice, Service and ExternalBackend of some namespaces,
-// from its opening on: not one is missed.
-type ledger struct {
+// recorder checks every state of every EndpointSlice, Service and ExternalBackend in some
+// namespaces from its start on, without a gap.
+type recorder struct {
 	h          *harness.Test
-	judge      judge
+	rules      rules
 	namespaces []string
 	watches    sync.WaitGroup
 	cancel     context.CancelFunc
 
 	mu        sync.Mutex
 	states    int
-	published map[string]bool // addresses and names that ever were
+	published map[string]bool // addresses and names that were ever published
 	breaches  []string
 }
 
-// judge says what is wrong with what the operator publishes, or with what it tells of a backend.
-type judge struct {
-	address func(netip.Addr) bool // may be published
-	name    func(string) bool     // may be published as a name
-	secret  func(netip.Addr) bool // may not be told
+// rules say what the operator may publish, and what status must not contain.
+type rules struct {
+	address func(netip.Addr) bool // reports whether an address may be published
+	name    func(string) bool     // reports whether a name may be published
+	secret  func(netip.Addr) bool // reports whether an address must not be in status
 }
 
-// openLedger begins to write. Close it in the end.
-func openLedger(h *harness.Test, judge judge, namespaces ...string) *ledger {
+// startRecorder starts a recorder, which ends with finish or with the test.
+func startRecorder(h *harness.Test, rules rules, namespaces ...string) *recorder {
 	h.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &ledger{h: h, judge: judge, namespaces: namespaces, cancel: cancel, published: map[string]bool{}}
-	h.T.Cleanup(func() { l.close() })
+	r := &recorder{h: h, rules: rules, namespaces: namespaces, cancel: cancel, published: map[string]bool{}}
+	h.T.Cleanup(func() { r.close() })
 	for _, list := range lists() {
 		if err := h.Client.List(h.T.Context(), list, client.Limit(1)); err != nil {
 			h.T.Fatal(err)
@@ -60,17 +60,17 @@ func openLedger(h *harness.Test, judge judge, namespaces ...string) *ledger {
 		if err != nil {
 			h.T.Fatal(err)
 		}
-		l.watches.Go(func() {
+		r.watches.Go(func() {
 			defer watcher.Stop()
 			for event := range watcher.ResultChan() {
-				l.enter(event)
+				r.check(event)
 			}
 			if ctx.Err() == nil {
-				l.breach("the watch of %T ended", list)
+				r.breach("the watch of %T ended", list)
 			}
 		})
 	}
-	return l
+	return r
 }
 
 func lists() []client.ObjectList {
@@ -89,36 +89,37 @@ func (f follow) WatchWithContext(ctx context.Context, options metav1.ListOptions
 	return f.WithWatch.Watch(ctx, f.list, &client.ListOptions{Raw: &options})
 }
 
-// enter judges one state.
-func (l *ledger) enter(event watch.Event) {
+// check checks one state.
+func (r *recorder) check(event watch.Event) {
 	if event.Type == watch.Error {
-		l.breach("a watch failed: %v", apierrors.FromObject(event.Object))
+		r.breach("a watch failed: %v", apierrors.FromObject(event.Object))
 		return
 	}
 	object, ok := event.Object.(client.Object)
-	if !ok || event.Type == watch.Deleted || !slices.Contains(l.namespaces, object.GetNamespace()) {
+	if !ok || event.Type == watch.Deleted || !slices.Contains(r.namespaces, object.GetNamespace()) {
 		return
 	}
-	l.mu.Lock()
-	l.states++
-	l.mu.Unlock()
+	r.mu.Lock()
+	r.states++
+	r.mu.Unlock()
 	for what, is := range publishedBy(object) {
-		l.mu.Lock()
-		l.published[what] = true
-		l.mu.Unlock()
-		if !l.allows(what) {
-			l.breach("%s publishes %s", is, what)
+		r.mu.Lock()
+		r.published[what] = true
+		r.mu.Unlock()
+		if !r.allows(what) {
+			r.breach("%s publishes %s", is, what)
 		}
 	}
 	if b, ok := object.(*v1alpha1.ExternalBackend); ok {
 		status, _ := json.Marshal(b.Status)
-		if a, found := named(string(status), l.judge.secret); found {
-			l.breach("the status of %s tells %s: %s", b.Name, a, status)
+		if a, found := findAddress(string(status), r.rules.secret); found {
+			r.breach("the status of %s contains %s: %s", b.Name, a, status)
 		}
 	}
 }
 
-// publishedBy are the addresses and names that an object of the operator's publishes.
+// publishedBy returns the addresses and names that an object publishes, each with the object's
+// name.
 func publishedBy(object runtime.Object) map[string]string {
 	out := map[string]string{}
 	switch o := object.(type) {
@@ -136,57 +137,57 @@ func publishedBy(object runtime.Object) map[string]string {
 	return out
 }
 
-func (l *ledger) allows(what string) bool {
+func (r *recorder) allows(what string) bool {
 	if a, err := netip.ParseAddr(what); err == nil {
-		return l.judge.address(a)
+		return r.rules.address(a)
 	}
-	return l.judge.name(what)
+	return r.rules.name(what)
 }
 
-func (l *ledger) breach(format string, args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.breaches = append(l.breaches, fmt.Sprintf(format, args...))
+func (r *recorder) breach(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.breaches = append(r.breaches, fmt.Sprintf(format, args...))
 }
 
-// ever tells whether an address or a name was published at any time.
-func (l *ledger) ever(what string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.published[what]
+// wasPublished reports whether an address or a name was published at any time.
+func (r *recorder) wasPublished(what string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.published[what]
 }
 
-func (l *ledger) close() {
-	l.cancel()
-	l.watches.Wait()
+func (r *recorder) close() {
+	r.cancel()
+	r.watches.Wait()
 }
 
-// settle ends the writing, and fails the test for each breach.
-func (l *ledger) settle() {
-	l.h.T.Helper()
-	for _, list := range lists() { // what a watch is late with
-		if err := l.h.Client.List(l.h.T.Context(), list); err != nil {
-			l.h.T.Fatal(err)
+// finish ends the recorder, and fails the test for each breach of the rules.
+func (r *recorder) finish() {
+	r.h.T.Helper()
+	for _, list := range lists() { // a watch may be late
+		if err := r.h.Client.List(r.h.T.Context(), list); err != nil {
+			r.h.T.Fatal(err)
 		}
 		_ = meta.EachListItem(list, func(o runtime.Object) error {
-			l.enter(watch.Event{Type: watch.Modified, Object: o})
+			r.check(watch.Event{Type: watch.Modified, Object: o})
 			return nil
 		})
 	}
-	l.close()
-	l.h.T.Logf("%d states were looked at", l.states)
-	if l.states == 0 {
-		l.h.T.Error("nothing was looked at")
+	r.close()
+	r.h.T.Logf("%d states were checked", r.states)
+	if r.states == 0 {
+		r.h.T.Error("no state was checked")
 	}
-	for _, b := range l.breaches[:min(len(l.breaches), 20)] {
-		l.h.T.Error(b)
+	for _, b := range r.breaches[:min(len(r.breaches), 20)] {
+		r.h.T.Error(b)
 	}
-	if n := len(l.breaches); n > 20 {
-		l.h.T.Errorf("there were %d breaches in all", n)
+	if n := len(r.breaches); n > 20 {
+		r.h.T.Errorf("there were %d breaches in all", n)
 	}
 }
 
-// hasSuffix is for names.
+// hasSuffix returns a function that reports whether a name has one of these suffixes.
 func hasSuffix(suffixes ...string) func(string) bool {
 	return func(name string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })

@@ -37,7 +37,7 @@ import (
 // version is set when a release is built.
 var version = "dev"
 
-// flags are all that can be set on the command line.
+// flags are the settings of the command line.
 type flags struct {
 	metricsAddress, healthAddress, leaderElectionNamespace string
 	metricsSecure, leaderElect                             bool
@@ -47,46 +47,73 @@ type flags struct {
 	zap                                                    zap.Options
 }
 
+// bind defines the flags.
+func (f *flags) bind(set *flag.FlagSet) {
+	set.StringVar(&f.metricsAddress, "metrics-bind-address", "0",
+		"Where metrics are served, such as :8443; 0 turns them off.")
+	set.BoolVar(&f.metricsSecure, "metrics-secure", true,
+		"Serve metrics over HTTPS, to those only whom the API server authenticates and allows to get /metrics.")
+	set.StringVar(&f.metricsCertPath, "metrics-cert-path", "",
+		"A directory with tls.crt and tls.key for metrics; empty: a self-signed certificate.")
+	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081",
+		"Where /healthz and /readyz are served; 0 turns them off.")
+	set.BoolVar(&f.leaderElect, "leader-elect", false, "Let only one of several managers act at a time.")
+	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "",
+		"Where the lease lives; empty: the manager's own namespace, "+
+			"outside a cluster $POD_NAMESPACE, else external-backend-system.")
+	set.IntVar(&f.options.MaxEndpointsPerSlice, "max-endpoints-per-slice", 100,
+		"Endpoints in one EndpointSlice at most, 1 to 1000.")
+	set.IntVar(&f.options.MaxEndpointsPerBackend, "max-endpoints-per-backend", 10000,
+		"Endpoints of one ExternalBackend at most.")
+	set.IntVar(&f.options.MaxConcurrentProbes, "max-concurrent-probes", 4096, "Probes in flight at most.")
+	set.IntVar(&f.options.BlindThreshold, "blind-threshold", 90,
+		"Percent of the healthy endpoints that fall silent together "+
+			"where the manager takes its own network for broken, and none for unhealthy because of silence; 0: never.")
+	set.IntVar(&f.options.MaxAddressesPerName, "max-addresses-per-name", 1024,
+		"Addresses published for one DNS name at most.")
+	set.DurationVar(&f.options.OrphanGrace, "orphan-grace", 10*time.Minute,
+		"How long EndpointSlices without owner, ExternalBackend and Service are kept for a restore to bring them back, "+
+			"counted from the later of their creation and the manager's start.")
+	set.StringVar(&f.protected, "protected-services", "",
+		"Services that no ExternalBackend may stand behind, as namespace/name,...; default/kubernetes always is one.")
+	set.StringVar(&f.options.ClusterDomain, "cluster-domain", "cluster.local",
+		"The DNS domain of this cluster, whose names can't be published as such.")
+	set.StringVar(&f.options.ResolvConf, "resolv-conf", "/etc/resolv.conf",
+		"Names the nameservers of ExternalBackends without spec.dns.nameservers.")
+	set.StringVar(&f.clusterCIDRs, "cluster-cidrs", "",
+		"Pod, Service and node ranges of this cluster beside those discovered, as CIDR,...; "+
+			"targets in them need a policy that names them.")
+	set.StringVar(&f.defaultPolicy, "default-target-policy", "Allow",
+		"What a namespace may use that no ExternalBackendPolicy selects: Allow (all that is not forbidden) or Deny.")
+	f.zap.BindFlags(set)
+}
+
 func parseFlags(set *flag.FlagSet, args []string) (*flags, error) {
 	f := &flags{}
-	set.StringVar(&f.metricsAddress, "metrics-bind-address", "0", "Where metrics are served, such as :8443; 0 turns them off.")
-	set.BoolVar(&f.metricsSecure, "metrics-secure", true, "Serve metrics over HTTPS, to those only whom the API server authenticates and allows to get /metrics.")
-	set.StringVar(&f.metricsCertPath, "metrics-cert-path", "", "A directory with tls.crt and tls.key for metrics; empty: a self-signed certificate.")
-	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Where /healthz and /readyz are served; 0 turns them off.")
-	set.BoolVar(&f.leaderElect, "leader-elect", false, "Let only one of several managers act at a time.")
-	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "", "Where the lease lives; empty: the manager's own namespace, outside a cluster $POD_NAMESPACE, else external-backend-system.")
-	set.IntVar(&f.options.MaxEndpointsPerSlice, "max-endpoints-per-slice", 100, "Endpoints in one EndpointSlice at most, 1 to 1000.")
-	set.IntVar(&f.options.MaxEndpointsPerBackend, "max-endpoints-per-backend", 10000, "Endpoints of one ExternalBackend at most.")
-	set.IntVar(&f.options.MaxConcurrentProbes, "max-concurrent-probes", 4096, "Probes in flight at most.")
-	set.IntVar(&f.options.BlindThreshold, "blind-threshold", 90, "Percent of the healthy endpoints that fall silent together where the manager takes its own network for broken, and none for unhealthy because of silence; 0: never.")
-	set.IntVar(&f.options.MaxAddressesPerName, "max-addresses-per-name", 1024, "Addresses published for one DNS name at most.")
-	set.DurationVar(&f.options.OrphanGrace, "orphan-grace", 10*time.Minute, "How long EndpointSlices without owner, ExternalBackend and Service are kept for a restore to bring them back, counted from the later of their creation and the manager's start.")
-	set.StringVar(&f.protected, "protected-services", "", "Services that no ExternalBackend may stand behind, as namespace/name,...; default/kubernetes always is one.")
-	set.StringVar(&f.options.ClusterDomain, "cluster-domain", "cluster.local", "The DNS domain of this cluster, whose names can't be published as such.")
-	set.StringVar(&f.options.ResolvConf, "resolv-conf", "/etc/resolv.conf", "Names the nameservers of ExternalBackends without spec.dns.nameservers.")
-	set.StringVar(&f.clusterCIDRs, "cluster-cidrs", "", "Pod, Service and node ranges of this cluster beside those discovered, as CIDR,...; targets in them need a policy that names them.")
-	set.StringVar(&f.defaultPolicy, "default-target-policy", "Allow", "What a namespace may use that no ExternalBackendPolicy selects: Allow (all that is not forbidden) or Deny.")
-	f.zap.BindFlags(set)
+	f.bind(set)
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
-	if set.NArg() > 0 { // all that comes after it has not been read
-		return nil, fmt.Errorf("unexpected argument %q: write flags as --name=value, lists with commas and without spaces", set.Arg(0))
+	if set.NArg() > 0 { // the flags after it have not been parsed
+		return nil, fmt.Errorf("unexpected argument %q: write flags as --name=value, "+
+			"lists with commas and without spaces", set.Arg(0))
 	}
+
 	const verbosity = "zap-log-level"
 	if level, err := strconv.Atoi(set.Lookup(verbosity).Value.String()); err == nil && level > maxVerbosity {
 		if err := set.Set(verbosity, strconv.Itoa(maxVerbosity)); err != nil {
 			return nil, err
 		}
 	}
+
 	return f, f.complete()
 }
 
-// maxVerbosity is the most that --zap-log-level asks for: beyond it the client logs bodies, which
-// hold whole specs with the headers of their checks.
+// maxVerbosity bounds --zap-log-level. Above it the client logs the bodies of requests, which
+// contain whole specs with the headers of their checks.
 const maxVerbosity = 7
 
-// complete reads what flags hold in text, and checks bounds.
+// complete checks bounds, and parses the flags that are lists or words.
 func (f *flags) complete() error {
 	for _, bound := range []struct {
 		name             string
@@ -105,6 +132,7 @@ func (f *flags) complete() error {
 	if f.options.OrphanGrace < 0 {
 		return fmt.Errorf("--orphan-grace=%s: must not be negative", f.options.OrphanGrace)
 	}
+
 	f.options.Protected = map[types.NamespacedName]bool{}
 	for _, text := range list(f.protected) {
 		namespace, name, ok := strings.Cut(text, "/")
@@ -113,6 +141,7 @@ func (f *flags) complete() error {
 		}
 		f.options.Protected[types.NamespacedName{Namespace: namespace, Name: name}] = true
 	}
+
 	for _, text := range list(f.clusterCIDRs) {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p.Addr().Is4In6() {
@@ -120,6 +149,7 @@ func (f *flags) complete() error {
 		}
 		f.options.ClusterCIDRs = append(f.options.ClusterCIDRs, p)
 	}
+
 	switch f.defaultPolicy {
 	case "Allow":
 	case "Deny":
@@ -130,17 +160,19 @@ func (f *flags) complete() error {
 	return nil
 }
 
+// list splits a text at commas and spaces.
 func list(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// namespaceFile holds the manager's own namespace inside a cluster.
+// namespaceFile contains the manager's own namespace inside a cluster.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// leaseName is that of the lease by which one manager leads.
+// leaseName is the name of the Lease that elects the leader.
 const leaseName = "external-backend.io"
 
-// lease names the lease; where nobody is elected it has a namespace alone, the manager's.
+// lease returns the namespace and name of the Lease. Without leader election it has no name, and
+// its namespace is the manager's.
 func (f *flags) lease() types.NamespacedName {
 	lease := types.NamespacedName{Namespace: f.leaseNamespace()}
 	if lease.Namespace == "" {
@@ -154,14 +186,14 @@ func (f *flags) lease() types.NamespacedName {
 	return lease
 }
 
-// leaseNamespace is where the lease lives; "" leaves it to the manager, which reads its own
-// namespace inside a cluster.
+// leaseNamespace returns the namespace of the Lease. "" leaves it to controller-runtime, which uses
+// the manager's own namespace inside a cluster.
 func (f *flags) leaseNamespace() string {
 	if f.leaderElectionNamespace != "" {
 		return f.leaderElectionNamespace
 	}
 	if _, err := os.Stat(namespaceFile); err == nil {
-		return "" // the manager reads it there
+		return ""
 	}
 	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
 		return namespace
@@ -188,15 +220,16 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	client.QPS = -1                           // the API server's priority and fairness shares its time out
-	client.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, which the documentation says
-	client.Wrap(func(rt http.RoundTripper) http.RoundTripper { return patient{rt} })
+	client.QPS = -1                           // the API server limits clients by priority and fairness
+	client.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, and we use both
+	client.Wrap(func(rt http.RoundTripper) http.RoundTripper { return retryingTransport{rt} })
+
 	grace := 30 * time.Second
 	lease, renew := 45*time.Second, 40*time.Second // an API server may be away for half a minute
 	mgr, err := ctrl.NewManager(client, ctrl.Options{
 		Scheme: scheme(),
 		Cache:  controllers.CacheOptions(),
-		// A standby has listed everything before it takes the lead.
+		// A standby fills its caches before it becomes the leader.
 		Controller:                    config.Controller{EnableWarmup: new(true)},
 		Metrics:                       f.metrics(),
 		HealthProbeBindAddress:        f.healthAddress,
@@ -211,6 +244,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
+
 	if err := awaitKinds(ctx, mgr.GetRESTMapper()); err != nil {
 		return err
 	}
@@ -218,6 +252,7 @@ func run(ctx context.Context, f *flags) error {
 	if err := controllers.Setup(ctx, mgr, f.options, metrics.Registry); err != nil {
 		return err
 	}
+
 	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		return err
 	}
@@ -227,12 +262,13 @@ func run(ctx context.Context, f *flags) error {
 	return mgr.Start(ctx)
 }
 
-// awaitKinds waits until the API server serves our kinds: right after an installation it may take a
-// moment.
+// awaitKinds waits until the API server serves our kinds. Right after an installation that may take
+// a moment.
 func awaitKinds(ctx context.Context, mapper meta.RESTMapper) error {
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	group := v1alpha1.GroupVersion
+	served := func(context.Context) (bool, error) {
 		for _, kind := range []string{"ExternalBackend", "ExternalBackendPolicy"} {
-			_, err := mapper.RESTMapping(v1alpha1.GroupVersion.WithKind(kind).GroupKind(), v1alpha1.GroupVersion.Version)
+			_, err := mapper.RESTMapping(group.WithKind(kind).GroupKind(), group.Version)
 			if meta.IsNoMatchError(err) {
 				ctrl.Log.Info("Waiting for the CustomResourceDefinition", "kind", kind)
 				return false, nil
@@ -242,7 +278,8 @@ func awaitKinds(ctx context.Context, mapper meta.RESTMapper) error {
 			}
 		}
 		return true, nil
-	})
+	}
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, time.Minute, true, served)
 	if wait.Interrupted(err) && ctx.Err() == nil {
 		return errors.New("the CustomResourceDefinitions of external-backend.io are not installed: see make install")
 	}
@@ -253,7 +290,7 @@ func (f *flags) metrics() metricsserver.Options {
 	o := metricsserver.Options{BindAddress: f.metricsAddress, SecureServing: f.metricsSecure, CertDir: f.metricsCertPath}
 	if f.metricsSecure {
 		o.FilterProvider = filters.WithAuthenticationAndAuthorization
-		// HTTP/2 resets are costly (CVE-2023-44487)
+		// A flood of HTTP/2 resets costs much CPU (CVE-2023-44487).
 		o.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
 	}
 	return o

@@ -19,7 +19,8 @@ func parse(args ...string) (*flags, error) {
 	return parseFlags(set, args)
 }
 
-func TestFlags(t *testing.T) {
+// TestFlagsAreParsed: words and lists end up in the options.
+func TestFlagsAreParsed(t *testing.T) {
 	f, err := parse(
 		"--leader-elect",
 		"--metrics-secure=false",
@@ -45,9 +46,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestBadFlags: what can't be meant is refused by name; nothing that guards the cluster is dropped
-// in silence.
-func TestBadFlags(t *testing.T) {
+// TestInvalidFlagsAreRefusedByName: no flag that guards the cluster is silently ignored.
+func TestInvalidFlagsAreRefusedByName(t *testing.T) {
 	for want, args := range map[string][]string{
 		`unexpected argument "true"`:                          {"--metrics-secure", "true", "--default-target-policy=Deny"},
 		`unexpected argument "192.168.0.0/16"`:                {"--cluster-cidrs", "10.0.0.0/8,", "192.168.0.0/16"},
@@ -68,9 +68,9 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// TestLease: events about the manager itself go to its lease, or to its namespace where it needs
-// none.
-func TestLease(t *testing.T) {
+// TestEventsAboutTheManagerGoToItsLease: without leader election there is no Lease, and they go to
+// its namespace.
+func TestEventsAboutTheManagerGoToItsLease(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "operators")
 	for want, args := range map[types.NamespacedName][]string{
 		{Namespace: "operators", Name: "external-backend.io"}: {"--leader-elect"},
@@ -87,9 +87,10 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestManifest: the manager that users install takes the flags that it is given, and no mesh puts a
-// sidecar into its pod, which would accept the probes' connections in the targets' place.
-func TestManifest(t *testing.T) {
+// TestManifestHasValidFlagsAndNoSidecar: the manager accepts the flags of the manifest, and no mesh
+// adds a sidecar to its pod. A sidecar would accept the probes' connections before they reach the
+// targets.
+func TestManifestHasValidFlagsAndNoSidecar(t *testing.T) {
 	text, err := os.ReadFile("../config/manager/manager.yaml")
 	if err != nil {
 		t.Fatal(err)

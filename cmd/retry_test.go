@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// outage can't be dialled until its end; then it answers.
+// outage is an API server that can't be reached until end.
 type outage struct {
 	end   time.Time
 	err   error
@@ -26,7 +26,9 @@ func (o *outage) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK}, nil
 }
 
-func TestPatience(t *testing.T) {
+// TestOnlyListsAndWatchesAreRetriedWhileTheServerCannotBeDialled sends one request during an outage
+// and checks how long it takes and whether it fails.
+func TestOnlyListsAndWatchesAreRetriedWhileTheServerCannotBeDialled(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	tests := []struct {
 		name, method, query string
@@ -36,7 +38,7 @@ func TestPatience(t *testing.T) {
 		after               time.Duration
 	}{
 		{
-			name:   "a watch waits an outage out",
+			name:   "a watch survives an outage",
 			method: http.MethodGet,
 			query:  "?watch=true&resourceVersion=7",
 			err:    refused,
@@ -44,16 +46,16 @@ func TestPatience(t *testing.T) {
 			after:  30 * time.Second,
 		},
 		{
-			name:   "but not for good",
+			name:   "a list fails after a long time",
 			method: http.MethodGet,
 			query:  "?resourceVersion=0",
 			err:    refused,
 			lasts:  time.Hour,
 			fails:  true,
-			after:  patienceLimit + dialAgain,
+			after:  retryLimit + retryPause,
 		},
 		{
-			name:      "nor once nobody waits",
+			name:      "a list ends with its context",
 			method:    http.MethodGet,
 			query:     "?resourceVersion=0",
 			err:       refused,
@@ -72,7 +74,7 @@ func TestPatience(t *testing.T) {
 			fails:  true,
 		},
 		{
-			name:   "what was sent is not sent again",
+			name:   "a request that was sent is not sent again",
 			method: http.MethodGet,
 			query:  "?resourceVersion=0",
 			err:    &net.OpError{Op: "read", Err: syscall.ECONNRESET},
@@ -94,7 +96,7 @@ func TestPatience(t *testing.T) {
 				}
 				start := time.Now()
 				o := &outage{end: start.Add(tt.lasts), err: tt.err}
-				response, err := patient{o}.RoundTrip(r)
+				response, err := retryingTransport{o}.RoundTrip(r)
 				if response != nil && response.Body != nil {
 					_ = response.Body.Close()
 				}

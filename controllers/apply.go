@@ -371,7 +371,10 @@ func (w *sliceWriter) follow(name string) {
 	if s.DeletionTimestamp != nil {
 		return
 	}
-	held := plan.FilterPublished(w.backend, endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(), nil, w.memory.named, permit(w.view), permitUnnamed(w.view))
+	held := plan.FilterPublished(plan.FilterInput{
+		Backend: w.backend, Published: endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints(),
+		NamedAddrs: w.memory.named, Permit: permit(w.view), PermitUnnamed: permitUnnamed(w.view),
+	})
 	front := w.front(w.backend, w.memory)
 	template := w.template(w.backend, w.observation, w.memory, &front)
 	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), endpointslice.OwnLabels(s)

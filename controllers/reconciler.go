@@ -349,7 +349,10 @@ func (r *Reconciler) keepPermitted(ctx context.Context, b *v1alpha1.ExternalBack
 	if len(o.slices) > 0 {
 		m.withdrawnLabels = endpointslice.OwnLabels(o.slices[0]) // the spec's may be what is wrong with it
 	}
-	held := plan.FilterPublished(b, endpointslice.Published(o.slices).Endpoints(), m.withdrawn, m.named, permit(o.view), permitUnnamed(o.view))
+	held := plan.FilterPublished(plan.FilterInput{
+		Backend: b, Published: endpointslice.Published(o.slices).Endpoints(), Withdrawn: m.withdrawn,
+		NamedAddrs: m.named, Permit: permit(o.view), PermitUnnamed: permitUnnamed(o.view),
+	})
 	former := m.withdrawn
 	m.withdrawn, o.desired = held.Refused, held.Kept
 	if held.Changed || !endpointslice.OwnedBy(o.slices, plan.SliceOwner(b, o.service)) {

@@ -9,76 +9,87 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// maxMessage is how many bytes the message of a condition has at most. Events repeat such messages,
-// and the API server takes no longer ones. For a message of 32 KiB it refuses the whole status.
+// maxMessage is the length of the longest message of a condition, in bytes. Events repeat such
+// messages, and the API server accepts no longer events. It refuses a whole status for a message of
+// more than 32 KiB.
 const maxMessage = 1024
 
-// bounded returns text, or where that has more than limit bytes its beginning, cut after a word,
-// and how many characters follow.
+// bounded returns text, cut to limit bytes. It cuts after a word, and says how many characters it
+// left out.
 func bounded(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
-	end := limit - len(more(text))
+	end := limit - len(omission(text))
 	if space := strings.LastIndexByte(text[:end], ' '); space > end/2 { // a single word may be longer than that
 		end = space
 	}
 	for !utf8.RuneStart(text[end]) {
 		end--
 	}
-	return text[:end] + more(text[end:])
+	return text[:end] + omission(text[end:])
 }
 
-func more(rest string) string {
+func omission(rest string) string {
 	return fmt.Sprintf(" … and %d more characters", utf8.RuneCountInString(rest))
 }
 
-// maxNamed is how many targets a message names.
-const maxNamed = 3
-
-func sentence(format, what string) string {
-	if what == "" {
+// sentence formats text, or returns "" if text is "".
+func sentence(format, text string) string {
+	if text == "" {
 		return ""
 	}
-	return fmt.Sprintf(format, what)
+	return fmt.Sprintf(format, text)
 }
 
-func joinSentences(parts ...string) string {
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " ")
+// joinSentences joins the sentences that are not "".
+func joinSentences(sentences ...string) string {
+	return strings.Join(slices.DeleteFunc(sentences, func(s string) bool { return s == "" }), " ")
 }
 
-// list names the first targets of which what says something, and tells what.
-func (w *statusWriter) list(what func(*TargetNotes) string) string {
+// capitalized returns s with a capital at its beginning.
+func capitalized(s string) string {
+	if s == "" {
+		return ""
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// listTargets names the first targets that describe has a text for, with that text.
+func (w *statusWriter) listTargets(describe func(*TargetNotes) string) string {
 	var l targetList
 	for i := range w.Candidates.Notes {
 		if w.Backend.Spec.Targets[i].AdminState == v1alpha1.AdminStateDisabled {
 			continue
 		}
-		if text := what(&w.Candidates.Notes[i]); text != "" {
+		if text := describe(&w.Candidates.Notes[i]); text != "" {
 			l.add(w.Backend.Spec.Targets[i].Name, text)
 		}
 	}
 	return l.String()
 }
 
-// targetList names the first maxNamed targets of many.
+// maxNamed is the number of targets that a message names.
+const maxNamed = 3
+
+// targetList names the first maxNamed of many targets.
 type targetList struct {
-	named []string
-	more  int
+	named   []string
+	omitted int
 }
 
 func (l *targetList) add(target, text string) {
 	if len(l.named) < maxNamed {
 		l.named = append(l.named, fmt.Sprintf("target %q (%s)", target, text))
 	} else {
-		l.more++
+		l.omitted++
 	}
 }
 
 func (l *targetList) String() string {
 	text := strings.Join(l.named, ", ")
-	if l.more > 0 {
-		text += fmt.Sprintf(" and %d more", l.more)
+	if l.omitted > 0 {
+		text += fmt.Sprintf(" and %d more", l.omitted)
 	}
 	return text
 }

@@ -85,7 +85,7 @@ func TestWithOldPorts(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			in := drained(
+			in := drainingInput(
 				standing(tt.published...),
 				v1alpha1.Target{Name: "x", Address: a},
 				v1alpha1.Target{Name: "y", Address: b},

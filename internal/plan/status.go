@@ -12,44 +12,46 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// StatusInput is all that status tells.
+// StatusInput is everything that a status is made from.
 type StatusInput struct {
 	Backend *v1alpha1.ExternalBackend
-	// Service is the one that the endpoints stand behind; nil where there is none.
+	// Service is the live Service in front of the endpoints, or nil.
 	Service *corev1.Service
-	// Previous is the status written last; what is not known now stays as it says.
+	// Previous is the status written last. What is unknown now stays as it says.
 	Previous v1alpha1.ExternalBackendStatus
-	// TargetMemory are the targets as they were told last, those that Previous omits too; nil after a restart.
+	// TargetMemory is that of the previous report; nil after a restart.
 	TargetMemory TargetMemory
-	// Invalid says what is wrong with the spec; "" where nothing is.
+	// Invalid says what is wrong with the spec; "" if it is valid.
 	Invalid string
-	// References tell of the Secrets and ConfigMaps that the spec names; nil where they were not read.
+	// References is the state of the Secrets and ConfigMaps that the spec names; nil if they were not
+	// read.
 	References *References
-	// Nameserver says which of spec.dns.nameservers policy refuses, or with NameserverAudited would
-	// refuse; "" where none is.
+	// Nameserver names the entries of spec.dns.nameservers that policy refuses, and NameserverAudited
+	// those that it would refuse. Both are "" if there are none.
 	Nameserver, NameserverAudited string
-	// Programmed is v1alpha1.ReasonProgrammed or why it is not so, in ProgrammedMessage for people.
+	// Programmed is v1alpha1.ReasonProgrammed, the reason why the objects are not as planned, or "" if
+	// the spec was not acted on. ProgrammedMessage explains it for people.
 	Programmed, ProgrammedMessage string
-	// Filtered is what stands where there is no spec to act on; nil where there is one.
+	// Filtered is set if the spec cannot be acted on; else nil.
 	Filtered *Filtered
-	// Candidates and Publication are nil where none could be planned.
+	// Candidates and Publication are nil if there is no plan.
 	Candidates  *Candidates
 	Publication *Publication
-	// Blind: some endpoints do not answer, and the prober takes its own network for the cause.
+	// Blind reports whether some endpoints do not answer and the prober blames its own network.
 	Blind bool
 	Now   time.Time
 }
 
-// References tell whether every Secret and ConfigMap that a spec names can be used.
+// References says whether every Secret and ConfigMap that a spec names can be used.
 type References struct {
-	// Reason is v1alpha1.ReasonRefNotFound, ReasonRefNotPermitted or ReasonInvalidRef; "" where all
-	// can be used.
+	// Reason is v1alpha1.ReasonRefNotFound, ReasonRefNotPermitted or ReasonInvalidRef; "" if all can
+	// be used.
 	Reason string
 	// Message names the field and the object, for people.
 	Message string
 }
 
-// serviceType is the type that spec says, and with serviceRef that of the Service which is there.
+// serviceType returns the type in the spec, or with serviceRef that of the live Service.
 func (in *StatusInput) serviceType() v1alpha1.ServiceType {
 	switch {
 	case in.Backend.Spec.ServiceRef == nil:
@@ -60,16 +62,17 @@ func (in *StatusInput) serviceType() v1alpha1.ServiceType {
 	return liveType(in.Service)
 }
 
-// StatusReport is what Status returns.
+// StatusReport is the result of Status.
 type StatusReport struct {
 	Status v1alpha1.ExternalBackendStatus
 	// TargetMemory is for the next StatusInput.
 	TargetMemory TargetMemory
-	// Next is when time alone changes a condition; zero: never.
+	// Next is when a condition changes because time passes; zero if none does.
 	Next time.Time
 }
 
-// Status is what users read. Its messages hold no time, no latency, no body and no refused address.
+// Status makes the status. Its messages contain no time, no latency, no response body and no
+// refused address.
 func Status(in StatusInput) StatusReport {
 	s := v1alpha1.ExternalBackendStatus{
 		ObservedGeneration: in.Backend.Generation,
@@ -81,52 +84,50 @@ func Status(in StatusInput) StatusReport {
 		OmittedTargets:     in.Previous.OmittedTargets,
 		Conditions:         slices.Clone(in.Previous.Conditions),
 	}
-	w := statusWriter{StatusInput: in, out: &s, known: in.TargetMemory}
+	w := statusWriter{StatusInput: in, out: &s, memory: in.TargetMemory}
 	if in.Candidates != nil {
-		w.count()
-		w.targets()
-		w.permitted()
-		w.resolved()
-		w.healthy()
+		w.setCounts()
+		w.setTargets()
+		w.setPermitted()
+		w.setNamesResolved()
+		w.setHealthy()
 	}
 	if in.Filtered != nil {
-		w.held()
+		w.setFiltered()
 	}
-	w.accepted()
-	w.resolvedRefs()
-	w.programmed()
-	for _, t := range []string{v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionPermitted, v1alpha1.ConditionNamesResolved, v1alpha1.ConditionHealthy} {
-		if meta.FindStatusCondition(s.Conditions, t) == nil {
-			w.set(t, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Not known yet.")
-		}
-	}
-	w.ready()
-	next := w.stalled()
+	w.setAccepted()
+	w.setResolvedRefs()
+	w.setProgrammed()
+	w.setUnknown()
+	w.setReady() // depends on the others
+	next := w.setStalled()
+
 	slices.SortFunc(s.Conditions, func(a, b metav1.Condition) int {
 		return cmp.Compare(slices.Index(conditionOrder, a.Type), slices.Index(conditionOrder, b.Type))
 	})
-	return StatusReport{Status: s, TargetMemory: w.known, Next: next}
+	return StatusReport{Status: s, TargetMemory: w.memory, Next: next}
 }
 
-// conditionOrder is the order in which users read conditions: the sum first, then the way from spec
-// to traffic.
+// conditionOrder is the order in which users read conditions: Ready first, which sums the others up,
+// then the others on the way from spec to traffic.
 var conditionOrder = []string{
 	v1alpha1.ConditionReady, v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionPermitted,
 	v1alpha1.ConditionNamesResolved, v1alpha1.ConditionProgrammed, v1alpha1.ConditionHealthy, v1alpha1.ConditionStalled,
 }
 
+// statusWriter holds the state of one Status.
 type statusWriter struct {
 	StatusInput
 	out    *v1alpha1.ExternalBackendStatus
-	known  TargetMemory
-	probed probeCount
-	// cause is Ready's reason that all targets share; "" where they share none.
-	cause string
+	memory TargetMemory
+	probed probeCounts
+	// sharedReason is the reason for Ready that all targets share, or "".
+	sharedReason string
 }
 
-func (w *statusWriter) set(kind string, status metav1.ConditionStatus, reason, message string) {
+func (w *statusWriter) set(condition string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&w.out.Conditions, metav1.Condition{
-		Type:               kind,
+		Type:               condition,
 		Status:             status,
 		Reason:             reason,
 		Message:            bounded(message, maxMessage),

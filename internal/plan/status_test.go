@@ -26,7 +26,7 @@ func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	candidates := Candidates{Notes: make([]TargetNotes, len(verdicts))}
 	publication := Publication{States: verdicts}
 	for i, v := range verdicts {
-		address := fmt.Sprintf("192.0.2.%d", i+1)
+		address := netip.AddrFrom4([4]byte{192, 0, byte(2 + i/250), byte(1 + i%250)}).String()
 		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%03d", i), Address: address})
 		e := Endpoint{
 			Target:  b.Spec.Targets[i].Name,

@@ -6,48 +6,53 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// probeCount counts the probed endpoints by verdict.
-type probeCount struct{ total, healthy, unhealthy int }
+// probeCounts counts the probed endpoints by verdict.
+type probeCounts struct{ total, healthy, unhealthy int }
 
-// count sums the endpoints up. Those that are not probed count as healthy.
-func (w *statusWriter) count() {
+// setCounts counts the endpoints. Those that are not probed count as healthy.
+func (w *statusWriter) setCounts() {
 	var c v1alpha1.EndpointCounts
 	for i := range w.Publication.Endpoints {
-		c.Total++
-		if w.Publication.Endpoints[i].Ready {
-			c.Ready++
-		}
 		verdict := Healthy
-		if i < len(w.Candidates.origins) && w.Candidates.origins[i].probed() {
+		if w.Candidates.isProbed(i) {
 			verdict = w.Publication.States[i].Verdict
 			w.probed.total++
-			w.probed.healthy += count(verdict == Healthy)
-			w.probed.unhealthy += count(verdict == Unhealthy)
+			w.probed.healthy += boolToInt(verdict == Healthy)
+			w.probed.unhealthy += boolToInt(verdict == Unhealthy)
 		}
-		c.Healthy += int32(count(verdict == Healthy))
-		c.Unhealthy += int32(count(verdict == Unhealthy))
+		c.Total++
+		c.Ready += int32(boolToInt(w.Publication.Endpoints[i].Ready))
+		c.Healthy += int32(boolToInt(verdict == Healthy))
+		c.Unhealthy += int32(boolToInt(verdict == Unhealthy))
 	}
 	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
 	w.out.Endpoints = &c
+
 	w.out.ActiveTier = w.Publication.Tier.Active
-	if w.Publication.Tier.Presumed && w.Previous.ActiveTier == nil && w.Previous.ObservedGeneration == w.Backend.Generation {
-		w.out.ActiveTier = nil // after a restart what was said holds until there is a verdict, or an answer
+	sameSpec := w.Previous.ObservedGeneration == w.Backend.Generation
+	if w.Publication.Tier.Presumed && w.Previous.ActiveTier == nil && sameSpec {
+		w.out.ActiveTier = nil // after a restart the status written last holds until there is a verdict or an answer
 	}
 }
 
-func count(yes bool) int {
-	if yes {
+// isProbed reports whether published endpoint i is probed. The name that Passthrough publishes is
+// an endpoint without a candidate.
+func (c *Candidates) isProbed(i int) bool { return i < len(c.origins) && c.origins[i].probed() }
+
+func boolToInt(b bool) int {
+	if b {
 		return 1
 	}
 	return 0
 }
 
-// EndpointStates are the states that published endpoints are counted by.
+// EndpointStates are the states that CountStates counts.
 var EndpointStates = []v1alpha1.TargetState{
-	v1alpha1.TargetStateHealthy, v1alpha1.TargetStateUnhealthy, v1alpha1.TargetStateUnknown, v1alpha1.TargetStateUnprobed, v1alpha1.TargetStateDraining,
+	v1alpha1.TargetStateHealthy, v1alpha1.TargetStateUnhealthy, v1alpha1.TargetStateUnknown,
+	v1alpha1.TargetStateUnprobed, v1alpha1.TargetStateDraining,
 }
 
-// CountStates counts the published endpoints by EndpointStates; every endpoint is in one of them.
+// CountStates counts the published endpoints by state. Every endpoint is in one of EndpointStates.
 func CountStates(c *Candidates, p *Publication) map[v1alpha1.TargetState]int {
 	counts := make(map[v1alpha1.TargetState]int, len(EndpointStates))
 	for i := range p.Endpoints {
@@ -55,7 +60,7 @@ func CountStates(c *Candidates, p *Publication) map[v1alpha1.TargetState]int {
 		switch {
 		case p.Endpoints[i].Terminating:
 			state = v1alpha1.TargetStateDraining
-		case i >= len(c.origins) || !c.origins[i].probed():
+		case !c.isProbed(i):
 		case p.States[i].Verdict == Healthy:
 			state = v1alpha1.TargetStateHealthy
 		case p.States[i].Verdict == Unhealthy:

@@ -1,0 +1,256 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
+
+func (w *statusWriter) setAccepted() {
+	if w.Invalid != "" {
+		w.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, w.Invalid)
+		return
+	}
+	w.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The spec can be acted on.")
+}
+
+func (w *statusWriter) setResolvedRefs() {
+	switch {
+	case w.References == nil: // the previous condition holds
+	case w.References.Reason != "":
+		w.set(v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, w.References.Reason, w.References.Message)
+	default:
+		w.set(v1alpha1.ConditionResolvedRefs, metav1.ConditionTrue, v1alpha1.ReasonResolvedRefs,
+			"Every Secret and ConfigMap that the spec names can be used.")
+	}
+}
+
+func (w *statusWriter) setPermitted() {
+	denied := w.listTargets(func(n *TargetNotes) string { return n.Denied })
+	audited := w.listTargets(func(n *TargetNotes) string { return n.Audited })
+	refused := joinSentences(
+		sentence("Refused by policy: %s.", denied),
+		sentence("Refused nameserver: %s.", w.Nameserver),
+	)
+	wouldRefuse := joinSentences(
+		sentence("A policy in mode Audit would refuse: %s.", audited),
+		sentence("A policy in mode Audit would refuse the nameserver: %s.", w.NameserverAudited),
+	)
+
+	switch {
+	case refused != "":
+		w.set(v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied, refused)
+	case wouldRefuse != "":
+		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonWouldDeny, wouldRefuse)
+	default:
+		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonPermitted, "No target is refused.")
+	}
+}
+
+func (w *statusWriter) setNamesResolved() {
+	targetsWith := func(status AnswerStatus) string {
+		return w.listTargets(func(n *TargetNotes) string {
+			if n.Answer.Status != status {
+				return ""
+			}
+			return cmp.Or(n.Answer.Cause, "no answer yet")
+		})
+	}
+
+	const condition = v1alpha1.ConditionNamesResolved
+	if failed := targetsWith(AnswerFailed); failed != "" {
+		w.set(condition, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed, "Not resolved: "+failed+".")
+	} else if stale := targetsWith(AnswerStale); stale != "" {
+		w.set(condition, metav1.ConditionFalse, v1alpha1.ReasonServingStale, "The last good answer serves: "+stale+".")
+	} else if pending := targetsWith(AnswerPending); pending != "" {
+		before := meta.FindStatusCondition(w.out.Conditions, condition)
+		if before != nil && before.ObservedGeneration == w.Backend.Generation {
+			return // after a restart the previous condition holds until there is an answer
+		}
+		w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Being resolved: "+pending+".")
+	} else {
+		w.set(condition, metav1.ConditionTrue, v1alpha1.ReasonNamesResolved, "Every name has a current answer.")
+	}
+}
+
+func (w *statusWriter) setHealthy() {
+	p := w.probed
+	summary := fmt.Sprintf("%d of %d probed endpoints are healthy.", p.healthy, p.total)
+	if observes(w.Backend) {
+		summary += " The check only observes: it changes no endpoint."
+	}
+	if w.Blind {
+		summary += " Some do not answer, like nearly all that the manager probes: " +
+			"it takes its own network for broken, and none for unhealthy because of silence."
+	}
+
+	switch {
+	case w.Backend.Spec.HealthCheck == nil:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonNotProbed, "The spec has no healthCheck.")
+	case !Resolves(w.Backend):
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonNotProbed,
+			"The Service leads to a name, which is not probed.")
+	case p.total == 0:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonNoEndpoints,
+			"There is no endpoint to probe.")
+	case p.healthy == p.total:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy, summary)
+	case p.unhealthy == p.total:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionFalse, v1alpha1.ReasonAllUnhealthy, summary)
+	case p.unhealthy > 0:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionFalse, v1alpha1.ReasonSomeUnhealthy, summary)
+	default:
+		w.set(v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonPending, summary)
+	}
+}
+
+func (w *statusWriter) setProgrammed() {
+	switch w.Programmed {
+	case "": // the spec was not acted on
+		if meta.FindStatusCondition(w.out.Conditions, v1alpha1.ConditionProgrammed) == nil {
+			w.set(v1alpha1.ConditionProgrammed, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Nothing has been written yet.")
+		}
+	case v1alpha1.ReasonProgrammed:
+		w.set(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, v1alpha1.ReasonProgrammed,
+			joinSentences("Service and EndpointSlices are as planned.", w.ProgrammedMessage))
+	default:
+		w.set(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, w.Programmed, w.ProgrammedMessage)
+	}
+}
+
+// setUnknown sets the conditions that have never been set.
+func (w *statusWriter) setUnknown() {
+	for _, condition := range []string{
+		v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionPermitted, v1alpha1.ConditionNamesResolved,
+		v1alpha1.ConditionHealthy,
+	} {
+		if meta.FindStatusCondition(w.out.Conditions, condition) == nil {
+			w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Not known yet.")
+		}
+	}
+}
+
+// setReady sums the other conditions up.
+func (w *statusWriter) setReady() {
+	for _, condition := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionProgrammed} {
+		c := meta.FindStatusCondition(w.out.Conditions, condition)
+		if c.Status != metav1.ConditionTrue {
+			w.set(v1alpha1.ConditionReady, c.Status, c.Reason, c.Message)
+			return
+		}
+	}
+
+	switch {
+	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName:
+		w.setReadyOfAlias()
+	case w.out.Endpoints == nil || w.out.Endpoints.Ready == 0:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, cmp.Or(w.sharedReason, v1alpha1.ReasonNoReadyEndpoints),
+			joinSentences(w.describeTraffic(), w.notReadyTargets()))
+	default:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, w.describeTraffic())
+	}
+}
+
+// setReadyOfAlias sets Ready for a Service of type ExternalName.
+func (w *statusWriter) setReadyOfAlias() {
+	switch {
+	case w.Candidates != nil && w.Candidates.Notes[0].Denied != "":
+		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied,
+			"Policy refuses the target: the Service leads nowhere.")
+	case w.Backend.Spec.Targets[0].AdminState == v1alpha1.AdminStateDisabled:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoReadyEndpoints,
+			"The target is Disabled: the Service leads nowhere.")
+	default:
+		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "The Service is an alias of the target.")
+	}
+}
+
+// stallDelay is how long a problem counts as in progress (kstatus) if another object may solve it.
+// So tools that apply many objects at once need no order.
+const stallDelay = 2 * time.Minute
+
+// slowStallReasons are the reasons that set Stalled only after stallDelay.
+var slowStallReasons = []string{
+	v1alpha1.ReasonServiceConflict, v1alpha1.ReasonServiceNotFound, v1alpha1.ReasonPortMismatch,
+	v1alpha1.ReasonRefNotFound, v1alpha1.ReasonRefNotPermitted, v1alpha1.ReasonInvalidRef,
+}
+
+// setStalled sets or removes Stalled. It returns when time alone will set it; zero for never.
+func (w *statusWriter) setStalled() time.Time {
+	var next time.Time
+	for _, t := range []string{
+		v1alpha1.ConditionAccepted, v1alpha1.ConditionProgrammed, v1alpha1.ConditionResolvedRefs,
+	} {
+		c := meta.FindStatusCondition(w.out.Conditions, t)
+		due, stalls := stallTime(c, w.Now)
+		if !stalls {
+			continue
+		}
+		if !due.After(w.Now) {
+			w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, c.Reason, c.Message)
+			return time.Time{}
+		}
+		if next.IsZero() || due.Before(next) {
+			next = due
+		}
+	}
+	meta.RemoveStatusCondition(&w.out.Conditions, v1alpha1.ConditionStalled)
+	return next
+}
+
+// stallTime returns when c sets Stalled, if it does.
+func stallTime(c *metav1.Condition, now time.Time) (due time.Time, stalls bool) {
+	switch {
+	case c.Status != metav1.ConditionFalse:
+		return time.Time{}, false
+	case c.Reason == v1alpha1.ReasonInvalidSpec:
+		return now, true
+	}
+	return c.LastTransitionTime.Add(stallDelay), slices.Contains(slowStallReasons, c.Reason)
+}
+
+// describeTraffic says which endpoints get traffic.
+func (w *statusWriter) describeTraffic() string {
+	e := w.out.Endpoints
+	if e == nil || e.Total == 0 {
+		return "No endpoint is published."
+	}
+	return joinSentences(fmt.Sprintf("%d of %d endpoints are ready.", e.Ready, e.Total), w.describeTier())
+}
+
+// describeTier says which tier is active and why; "" if nothing about it is worth saying.
+func (w *statusWriter) describeTier() string {
+	active, p := w.out.ActiveTier, w.Publication
+	switch {
+	case p != nil && p.FailOpen:
+		return "No tier has enough healthy endpoints, and whenNoTierQualifies is AllEndpoints: " +
+			"every endpoint of an Active target is ready, whatever its health."
+	case w.isPinnedTierEmpty():
+		return fmt.Sprintf("spec.failover.pinnedTier is %d, and no endpoint is in that tier.", *active)
+	case active != nil && p != nil:
+		if why := p.explainTier(w.Backend, *active); why != "" {
+			return fmt.Sprintf("Tier %d is active. %s", *active, why)
+		}
+	case active != nil && *active != 0:
+		return fmt.Sprintf("Tier %d is active.", *active)
+	case active == nil && w.out.Endpoints.Ready > 0 && p != nil && p.Tier.None:
+		return "No tier has enough healthy endpoints: the healthy ones of every tier are ready."
+	}
+	return ""
+}
+
+// isPinnedTierEmpty reports whether no endpoint is in the tier that spec.failover.pinnedTier makes
+// active, so that none is ready.
+func (w *statusWriter) isPinnedTierEmpty() bool {
+	f := w.Backend.Spec.Failover
+	if f == nil || f.PinnedTier == nil || w.Candidates == nil || w.out.ActiveTier == nil {
+		return false
+	}
+	return !slices.ContainsFunc(w.Candidates.Endpoints, func(e Endpoint) bool { return e.Tier == *f.PinnedTier })
+}

@@ -19,26 +19,26 @@ const (
 )
 
 // Engine resolves what its owners want, each record once for all of them. One schedule holds all
-// times, so that a name costs no goroutine; a bounded number of workers do the lookups.
+// times, so that a name costs no goroutine. A bounded number of workers do the lookups.
 type Engine struct {
 	options  Options
 	lookuper *lookuper
 	metrics  *metrics
-	wake     chan struct{} // the schedule's first time may have come nearer
+	wake     chan struct{} // the schedule's first time may be earlier now
 
 	mu       sync.Mutex
 	owners   map[types.NamespacedName]*owner
 	records  map[recordKey]*record
 	schedule schedule
-	sleeps   time.Time                         // until when Start waits; zero = it looks at the schedule before it does
-	ready    [classes]fairqueue.Queue[*record] // due; by namespace, so that nobody waits for all the names of somebody else
-	asking   [classes]int                      // with a worker
+	wakeAt   time.Time                         // when Start looks at the schedule next; zero = it has yet to set a time
+	queues   [classes]fairqueue.Queue[*record] // due records, by namespace
+	active   [classes]int                      // records with a worker
 	workers  int
-	stale    map[string]int // names and how many questions serve them stale
+	stale    map[string]int // names that serve stale, with the number of their questions
 	started  bool
 }
 
-// New returns an engine that records what it is asked for and does nothing before Start.
+// New returns an engine. Before Start, it notes what Sync asks for and sends no query.
 func New(o Options) *Engine {
 	return newEngine(o, newExchanger())
 }
@@ -64,12 +64,13 @@ func newEngine(o Options, a asker) *Engine {
 	}
 }
 
-// Sync makes wanted all that the owner wants, under cfg. It never waits; changed settings show in
-// the next Snapshot.
+// Sync replaces what the owner wants, and its settings. It never waits for DNS. Changed settings
+// show in the next Snapshot.
 func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
+
 	o, known := e.owners[key]
 	if !known {
 		o = &owner{key: key, questions: map[Question]*question{}}
@@ -80,7 +81,9 @@ func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
 	if !known || moved {
 		o.upstream = up
 	}
-	o.settings = settings{minTTL: cfg.MinTTL, maxTTL: cfg.MaxTTL, stale: cfg.Stale, removalDelay: cfg.RemovalDelay}
+	o.settings = settings{
+		minTTL: cfg.MinTTL, maxTTL: cfg.MaxTTL, stale: cfg.Stale, removalDelay: cfg.RemovalDelay,
+	}
 
 	added := e.syncQuestionsLocked(o, wanted, now)
 	for _, q := range o.questions {
@@ -96,15 +99,16 @@ func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
 	}
 }
 
-// syncQuestionsLocked makes the owner's questions the wanted ones and returns the new ones.
-func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) map[Question]struct{} {
-	keep, added := map[Question]struct{}{}, map[Question]struct{}{}
+// syncQuestionsLocked makes the owner's questions the wanted ones, and returns those that are new.
+func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) (added map[Question]struct{}) {
+	keep := map[Question]struct{}{}
+	added = map[Question]struct{}{}
 	for _, w := range wanted {
 		keep[w.Question] = struct{}{}
 		q, ok := o.questions[w.Question]
 		if !ok {
 			added[w.Question] = struct{}{}
-			q = &question{Question: w.Question, owner: o, seedFrom: now}
+			q = &question{Question: w.Question, owner: o, seedExpiry: now}
 			q.timer.question = q
 			o.questions[w.Question] = q
 			e.acquireAllLocked(q, now)
@@ -113,6 +117,7 @@ func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) m
 			q.addSeeds(w.Seed)
 		}
 	}
+
 	for _, q := range o.questions {
 		if _, ok := keep[q.Question]; !ok {
 			e.dropLocked(q, now)
@@ -121,7 +126,7 @@ func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) m
 	return added
 }
 
-// Forget ends all that the owner wants.
+// Forget removes the owner and all that it wants.
 func (e *Engine) Forget(key types.NamespacedName) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -162,6 +167,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	defer workers.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -178,7 +184,8 @@ func (e *Engine) Start(ctx context.Context) error {
 	}
 }
 
-// begin lets the seeds' time start: a manager may have waited for its leadership before.
+// begin notes that the engine has started. The seeds expire now and not at their Sync, because the
+// manager may have waited for leadership since.
 func (e *Engine) begin() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,169 +196,56 @@ func (e *Engine) begin() error {
 	now := time.Now()
 	for _, o := range e.owners {
 		for _, q := range o.questions {
-			q.seedFrom = now
+			q.seedExpiry = now
 			e.updateLocked(q, now)
 		}
 	}
 	return nil
 }
 
-const idleWait = time.Hour // when nothing is scheduled
+// idleWait is how long Start waits while nothing is scheduled.
+const idleWait = time.Hour
 
-// advance does what is due: it hands records to workers, of whom spawn must be started, and brings
-// answers to now.
+// advance does what is due: it queues records for the workers, of whom spawn must be started, and
+// brings answers to now. It returns how long there is nothing to do, and the owners whose answers
+// changed.
 func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.NamespacedName) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	notify := map[types.NamespacedName]struct{}{}
-	for t := e.schedule.due(now); t != nil; t = e.schedule.due(now) {
+
+	owners := map[types.NamespacedName]struct{}{}
+	for t := e.schedule.popDue(now); t != nil; t = e.schedule.popDue(now) {
 		switch {
 		case t.question != nil:
 			if e.updateLocked(t.question, now) {
-				notify[t.question.owner.key] = struct{}{}
+				owners[t.question.owner.key] = struct{}{}
 			}
 		case len(t.record.users) == 0:
 			delete(e.records, t.record.recordKey)
 		default:
 			t.record.busy = true
-			line := &e.ready[t.record.class()]
-			line.Push(t.record.namespace(line), t.record)
+			queue := &e.queues[t.record.class()]
+			queue.Push(t.record.namespace(queue), t.record)
 		}
 	}
+
 	for c := range classes {
-		spawn += min(e.ready[c].Len(), c.share(e.options.MaxConcurrent)-e.asking[c])
+		spawn += min(e.queues[c].Len(), c.maxWorkers(e.options.MaxConcurrent)-e.active[c])
 	}
 	spawn = min(spawn, e.options.MaxConcurrent-e.workers)
 	e.workers += spawn
+
 	wait = idleWait
 	if len(e.schedule) > 0 {
 		wait = e.schedule[0].at.Sub(now)
 	}
-	e.sleeps = now.Add(wait)
-	return wait, spawn, keys(notify)
-}
-
-// class is how a record stands in line for a worker. Names that fail or take long, each of which
-// can hold a worker for the whole lookup timeout, must not make those wait that answer, and all of
-// these together not those that are new.
-type class int
-
-const (
-	classKnown class = iota // its latest lookup had an answer
-	classNew
-	classSlow // its latest lookup failed or took long
-	classes
-)
-
-// slowLookup is how long a lookup takes to count as a slow one.
-const slowLookup = time.Second
-
-// share is how many of n workers may be with one class at a time.
-func (c class) share(n int) int {
-	return max(1, [classes]int{classKnown: n - n/4, classNew: n / 2, classSlow: n / 8}[c])
-}
-
-// namespace is under which one a record stands in line: that of its users' whose others are the
-// fewest there.
-func (r *record) namespace(line *fairqueue.Queue[*record]) string {
-	namespace, ahead := "", -1
-	for q := range r.users {
-		if n := line.LenOf(q.owner.key.Namespace); ahead < 0 || n < ahead {
-			namespace, ahead = q.owner.key.Namespace, n
-		}
-	}
-	return namespace
-}
-
-// work does lookups until none is due.
-func (e *Engine) work(ctx context.Context) {
-	for job, ok := e.next(ctx); ok; job, ok = e.next(ctx) {
-		begin := time.Now()
-		found := e.lookuper.lookup(job.ctx, job.up, job.name, job.t)
-		var changed []types.NamespacedName
-		if took := time.Since(begin); job.ctx.Err() == nil {
-			e.metrics.observe(found, took)
-			changed = e.learn(job.record, found, took >= slowLookup)
-		} else { // what was cut off says nothing
-			e.abandon(job.record)
-		}
-		e.done(job.class)
-		e.notify(changed)
-	}
-}
-
-// job is a record that a worker is to look up.
-type job struct {
-	*record
-	class class
-	ctx   context.Context
-}
-
-// next gives a worker its next job; where there is none, the worker ends.
-func (e *Engine) next(ctx context.Context) (_ job, ok bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for c := range classes {
-		for e.ready[c].Len() > 0 && ctx.Err() == nil && e.asking[c] < c.share(e.options.MaxConcurrent) {
-			r := e.ready[c].Pop()
-			if len(r.users) > 0 {
-				e.asking[c]++
-				return job{record: r, class: c, ctx: r.lookupContext(ctx)}, true
-			}
-			r.busy = false
-			e.retireLocked(r, time.Now())
-		}
-	}
-	e.workers--
-	return job{}, false
-}
-
-func (e *Engine) done(c class) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.asking[c]--
-}
-
-// abandon ends a lookup without a result. Who has come to want the record since has it asked for
-// anew.
-func (e *Engine) abandon(r *record) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r.busy = false
-	e.rescheduleLocked(r, time.Now())
-}
-
-// learn takes over a lookup's result and returns the owners whose answers it changes.
-func (e *Engine) learn(r *record, found result, slow bool) []types.NamespacedName {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-	r.busy, r.slow = false, slow
-	before := r.kind
-	changed := e.applyLocked(r, found, now)
-	if before != r.kind {
-		e.options.Log.V(1).Info("DNS answers differ in kind", "name", r.name, "result", found.label())
-	}
-	notify := map[types.NamespacedName]struct{}{}
-	if changed {
-		for q := range r.users {
-			if e.updateLocked(q, now) {
-				notify[q.owner.key] = struct{}{}
-			}
-			e.rescheduleSiblingLocked(q, r, now)
-		}
-	}
-	e.rescheduleLocked(r, now)
-	return keys(notify)
+	e.wakeAt = now.Add(wait)
+	return wait, spawn, slices.Collect(maps.Keys(owners))
 }
 
 func (e *Engine) notify(owners []types.NamespacedName) {
 	for _, o := range owners {
 		e.options.Notify(o)
 	}
-}
-
-func keys(m map[types.NamespacedName]struct{}) []types.NamespacedName {
-	return slices.Collect(maps.Keys(m))
 }

@@ -15,25 +15,25 @@ import (
 	"time"
 )
 
-// asker carries one question to one server and brings its answer back, or why there is none.
+// asker asks one server one question. It returns the answer, or why there is none.
 type asker interface {
 	ask(ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype) (answer, error)
 	close()
 }
 
-// upstream is a set of nameservers and the way to them. Records are shared by owners whose
+// upstream is a list of nameservers and the way to reach them. Owners share records where their
 // upstreams have equal keys.
 type upstream struct {
 	key       string
-	servers   []netip.AddrPort // none: those of resolv.conf
+	servers   []netip.AddrPort // none = those of resolv.conf
 	transport Transport
 	tls       *tls.Config
 	identity  string
-	silent    bool // may not be asked
+	forbidden bool // no nameserver may be asked
 }
 
 func upstreamOf(c Config) *upstream {
-	up := &upstream{transport: c.Transport, silent: c.NoQueries}
+	up := &upstream{transport: c.Transport, forbidden: c.NoQueries}
 	if up.transport == "" {
 		up.transport = UDP
 	}
@@ -43,11 +43,11 @@ func upstreamOf(c Config) *upstream {
 	for _, s := range c.Nameservers {
 		up.servers = append(up.servers, withPort(s, up.transport))
 	}
-	up.key = fmt.Sprint(up.transport, up.servers, up.silent, up.identity)
+	up.key = fmt.Sprint(up.transport, up.servers, up.forbidden, up.identity)
 	return up
 }
 
-// withPort fills in the transport's own port (RFC 1035, RFC 7858) where none is given.
+// withPort adds the default port of the transport (RFC 1035, RFC 7858) where there is none.
 func withPort(s netip.AddrPort, t Transport) netip.AddrPort {
 	switch {
 	case s.Port() != 0:
@@ -61,14 +61,14 @@ func withPort(s netip.AddrPort, t Transport) netip.AddrPort {
 
 const (
 	maxIdleConns = 16               // kept per server
-	idleTime     = 10 * time.Second // a few seconds, as RFC 7766 section 6.2.3 wants
-	maxDatagram  = 4096             // read of one; servers send no more than ednsBytes
+	idleTime     = 10 * time.Second // of a connection; RFC 7766 section 6.2.3 wants a few seconds
+	maxDatagram  = 4096             // bytes read of a datagram; servers send at most ednsBytes
 )
 
 var errTruncated = errors.New("truncated answer")
 
-// exchanger is the asker of the real network. UDP queries each have a socket of their own, and with
-// it a random port; TCP and TLS connections are used again, one query at a time.
+// exchanger is the asker that uses the network. Each UDP query has a socket of its own and so a
+// random port. TCP and TLS connections are reused, for one query at a time.
 type exchanger struct {
 	buffers sync.Pool // *[maxDatagram]byte
 
@@ -77,7 +77,7 @@ type exchanger struct {
 	closed bool
 }
 
-// connKey is a server and the way to it.
+// connKey is a server and the way to reach it.
 type connKey struct {
 	server    netip.AddrPort
 	transport Transport
@@ -100,40 +100,52 @@ func newExchanger() *exchanger {
 	}
 }
 
-// ask sends the question with EDNS0, and to a server that can't read that without; over UDP first
-// where the upstream says so, and over TCP when the answer doesn't fit.
-func (x *exchanger) ask(ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype) (answer, error) {
-	a, err := x.askOnce(ctx, up, server, name, t, true)
+// ask sends the question with EDNS0, and once more without it where the server doesn't know that.
+// Over UDP, it turns to TCP when the answer is truncated.
+func (x *exchanger) ask(
+	ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype,
+) (answer, error) {
+	a, err := x.askOnce(ctx, up, server, query{name, t}, true)
 	if err == nil && intolerant(a.rcode) {
-		return x.askOnce(ctx, up, server, name, t, false)
+		return x.askOnce(ctx, up, server, query{name, t}, false)
 	}
 	return a, err
 }
 
-func (x *exchanger) askOnce(ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype, edns bool) (answer, error) {
-	msg, id, err := pack(name, t, edns)
+// exchange is a packed query, and the function that decodes its answer.
+type exchange struct {
+	query  []byte
+	decode func(raw []byte) (answer, error)
+}
+
+func (x *exchanger) askOnce(
+	ctx context.Context, up *upstream, server netip.AddrPort, q query, edns bool,
+) (answer, error) {
+	msg, id, err := pack(q.name, q.t, edns)
 	if err != nil {
-		return answer{}, errUnaskable
+		return answer{}, errInvalidName
 	}
-	check := func(raw []byte) (answer, error) { return decode(raw, id, name, t) }
+	e := exchange{query: msg, decode: func(raw []byte) (answer, error) { return decode(raw, id, q.name, q.t) }}
+
 	key := up.connKey(server)
 	if up.transport == UDP {
-		a, err := x.overUDP(ctx, server, msg, check)
+		a, err := x.overUDP(ctx, server, e)
 		if err != nil || !a.truncated {
 			return a, err
 		}
 		key.transport = TCP
 	}
-	a, err := x.overStream(ctx, key, up.tls, msg, check)
+	a, err := x.overStream(ctx, key, up.tls, e)
 	if err == nil && a.truncated {
 		return answer{}, errTruncated
 	}
 	return a, err
 }
 
-// overUDP waits for the answer among what comes. What answers something else may be forged, so the
-// wait goes on; only when it ends in vain the server is said to answer wrongly.
-func (x *exchanger) overUDP(ctx context.Context, server netip.AddrPort, msg []byte, check func([]byte) (answer, error)) (answer, error) {
+// overUDP asks over UDP. A datagram that does not answer this query may be forged, so overUDP waits
+// for another one. If the deadline passes after such a datagram, the server's answer counts as
+// malformed.
+func (x *exchanger) overUDP(ctx context.Context, server netip.AddrPort, e exchange) (answer, error) {
 	var d net.Dialer
 	conn, err := d.DialUDP(ctx, "udp", netip.AddrPort{}, server)
 	if err != nil {
@@ -141,30 +153,32 @@ func (x *exchanger) overUDP(ctx context.Context, server netip.AddrPort, msg []by
 	}
 	defer conn.Close()
 	defer interruptible(ctx, conn)()
-	if _, err := conn.Write(msg); err != nil {
+	if _, err := conn.Write(e.query); err != nil {
 		return answer{}, err
 	}
+
 	buf := x.buffers.Get().(*[maxDatagram]byte)
 	defer x.buffers.Put(buf)
-	strange := false
+	foreign := false
 	for {
 		n, err := conn.Read(buf[:])
 		if err != nil {
-			if strange && errors.Is(err, os.ErrDeadlineExceeded) {
+			if foreign && errors.Is(err, os.ErrDeadlineExceeded) {
 				return answer{}, errMalformed
 			}
 			return answer{}, err
 		}
-		a, err := check(buf[:n])
+		a, err := e.decode(buf[:n])
 		if !errors.Is(err, errNotOurs) {
 			return a, err
 		}
-		strange = true
+		foreign = true
 	}
 }
 
-// interruptible ends the connection's reads and writes with the context; the returned function
-// undoes it.
+// interruptible makes the connection's reads and writes end with the context, until undo is called.
+// As with the stop function of context.AfterFunc, undo reports whether the context had not ended
+// before.
 func interruptible(ctx context.Context, conn net.Conn) (undo func() bool) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline) // an error shows at the next read or write
@@ -172,11 +186,11 @@ func interruptible(ctx context.Context, conn net.Conn) (undo func() bool) {
 	return context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 }
 
-// overStream asks over TCP or TLS. A connection from earlier may have been closed by the server
-// meanwhile: then it is tried once more on a new one.
-func (x *exchanger) overStream(ctx context.Context, key connKey, config *tls.Config, msg []byte, check func([]byte) (answer, error)) (answer, error) {
+// overStream asks over TCP or TLS. If the server has closed an idle connection meanwhile,
+// overStream asks again on a new one.
+func (x *exchanger) overStream(ctx context.Context, key connKey, config *tls.Config, e exchange) (answer, error) {
 	if conn := x.takeIdle(key); conn != nil {
-		a, err := x.roundTrip(ctx, key, conn, msg, check)
+		a, err := x.roundTrip(ctx, key, conn, e)
 		if err == nil || ctx.Err() != nil || errors.Is(err, errMalformed) || errors.Is(err, errAliasLoop) {
 			return a, err
 		}
@@ -185,13 +199,14 @@ func (x *exchanger) overStream(ctx context.Context, key connKey, config *tls.Con
 	if err != nil {
 		return answer{}, err
 	}
-	return x.roundTrip(ctx, key, conn, msg, check)
+	return x.roundTrip(ctx, key, conn, e)
 }
 
-// roundTrip does one query on the connection and keeps it for the next, or closes it.
-func (x *exchanger) roundTrip(ctx context.Context, key connKey, conn net.Conn, msg []byte, check func([]byte) (answer, error)) (answer, error) {
+// roundTrip sends one query on the connection, and then keeps the connection for the next query or
+// closes it.
+func (x *exchanger) roundTrip(ctx context.Context, key connKey, conn net.Conn, e exchange) (answer, error) {
 	undo := interruptible(ctx, conn)
-	a, err := streamExchange(conn, msg, check)
+	a, err := e.overConn(conn)
 	if undo() && err == nil {
 		x.keepIdle(key, conn)
 	} else {
@@ -200,12 +215,14 @@ func (x *exchanger) roundTrip(ctx context.Context, key connKey, conn net.Conn, m
 	return a, err
 }
 
-// streamExchange frames messages by their length (RFC 1035 section 4.2.2).
-func streamExchange(conn net.Conn, msg []byte, check func([]byte) (answer, error)) (answer, error) {
-	framed := append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg))), msg...)
+// overConn sends the query and reads the answer, each behind its length (RFC 1035 section 4.2.2).
+func (e exchange) overConn(conn net.Conn) (answer, error) {
+	framed := make([]byte, 0, 2+len(e.query))
+	framed = append(binary.BigEndian.AppendUint16(framed, uint16(len(e.query))), e.query...)
 	if _, err := conn.Write(framed); err != nil {
 		return answer{}, err
 	}
+
 	var size [2]byte
 	if _, err := io.ReadFull(conn, size[:]); err != nil {
 		return answer{}, err
@@ -214,7 +231,7 @@ func streamExchange(conn net.Conn, msg []byte, check func([]byte) (answer, error
 	if _, err := io.ReadFull(conn, raw); err != nil {
 		return answer{}, err
 	}
-	a, err := check(raw)
+	a, err := e.decode(raw)
 	if errors.Is(err, errNotOurs) {
 		err = errMalformed
 	}
@@ -242,7 +259,7 @@ func dialStream(ctx context.Context, key connKey, config *tls.Config) (net.Conn,
 	return secured, nil
 }
 
-// handshakeError tells a failure of TLS from one of the connection below.
+// handshakeError is an error of the TLS handshake, as opposed to one of the connection.
 type handshakeError struct{ error }
 
 func (e handshakeError) Unwrap() error { return e.error }
@@ -260,7 +277,7 @@ func (x *exchanger) takeIdle(key connKey) net.Conn {
 	return c.Conn
 }
 
-// keepIdle keeps the connection for a while, or closes it where there are enough.
+// keepIdle keeps the connection for a while, or closes it where the server has enough of them.
 func (x *exchanger) keepIdle(key connKey, conn net.Conn) {
 	if !x.storeIdle(key, conn) {
 		conn.Close()
@@ -283,7 +300,7 @@ func (x *exchanger) storeIdle(key connKey, conn net.Conn) bool {
 	return true
 }
 
-// dropIdle says whether the connection was still idle.
+// dropIdle forgets the connection, and reports whether it was still idle.
 func (x *exchanger) dropIdle(key connKey, c *idleConn) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -303,7 +320,7 @@ func (x *exchanger) setIdleLocked(key connKey, conns []*idleConn) {
 	}
 }
 
-// close ends every idle connection; those in use end with their query.
+// close closes all idle connections. Those in use are closed after their query.
 func (x *exchanger) close() {
 	x.mu.Lock()
 	idle := x.idle

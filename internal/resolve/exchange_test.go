@@ -256,14 +256,14 @@ func TestScriptedServers(t *testing.T) {
 				x,
 				"",
 			).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: c.transport}, "a.example.com", typeA)
-			if got := summary(r); got != c.want {
+			if got := describeAnswer(r); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-func summary(r result) string {
+func describeAnswer(r result) string {
 	if r.kind != kindGood {
 		return r.cause
 	}
@@ -292,7 +292,7 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			_, err := x.ask(ctx, &upstream{transport: c.transport}, srv.addr, "a.example.com", typeA)
-			if err == nil || phrase(err) != c.want {
+			if err == nil || causeOf(err) != c.want {
 				t.Errorf("%v", err)
 			}
 		})
@@ -323,7 +323,7 @@ func TestNameThatCannotBeAsked(t *testing.T) {
 		x,
 		"",
 	).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: UDP}, strings.Repeat("x", 64)+".example.com", typeA)
-	if r.cause != errUnaskable.Error() {
+	if r.cause != errInvalidName.Error() {
 		t.Errorf("%q", r.cause)
 	}
 }
@@ -389,7 +389,7 @@ func TestTLS(t *testing.T) {
 			x := newExchanger()
 			defer x.close()
 			up := &upstream{servers: []netip.AddrPort{c.server}, transport: TLS, tls: c.config}
-			if got := summary(newLookuper(x, "").lookup(t.Context(), up, "a.example.com", typeA)); got != c.want {
+			if got := describeAnswer(newLookuper(x, "").lookup(t.Context(), up, "a.example.com", typeA)); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})

@@ -458,11 +458,11 @@ func TestNoQueries(t *testing.T) {
 		h.want(owner1, db, current("192.0.2.1"))
 		h.dns.set("db.example.com A", records(30*time.Second, "192.0.2.9"))
 		h.pass(30 * time.Second)
-		h.want(owner1, db, stale(causeSilent, "192.0.2.1")) // what others hear is not for it
+		h.want(owner1, db, stale(causeForbidden, "192.0.2.1")) // what others hear is not for it
 		h.want(owner2, db, current("192.0.2.9"))
 		h.Forget(owner2)
 		h.pass(time.Minute)
-		h.want(owner1, db, failed(ReasonResolutionFailed, causeSilent))
+		h.want(owner1, db, failed(ReasonResolutionFailed, causeForbidden))
 		before := h.dns.count("db.example.com A")
 		h.pass(time.Hour)
 		if n := h.dns.count("db.example.com A"); n != before {

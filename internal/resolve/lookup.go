@@ -11,36 +11,37 @@ import (
 	"time"
 )
 
-// lookupTimeout is for a name and type, all servers and aliases together.
+// lookupTimeout bounds the lookup of a name and type, all servers and aliases together.
 const lookupTimeout = 5 * time.Second
 
 // Causes that are neither response codes nor errors of this package.
 const (
-	causeTimeout  = "timeout"
-	causeEmpty    = "empty answer"
-	causeNXDOMAIN = "NXDOMAIN"
-	causeSilent   = "no nameserver may be asked"
+	causeTimeout   = "timeout"
+	causeEmpty     = "empty answer"
+	causeNXDOMAIN  = "NXDOMAIN"
+	causeForbidden = "no nameserver may be asked"
 )
 
-var errUnaskable = errors.New("name cannot be asked for")
+// errInvalidName means that a name does not fit into a query.
+var errInvalidName = errors.New("name cannot be asked for")
 
-// kind is what a lookup ended in.
+// kind is how a lookup ended.
 type kind uint8
 
 const (
-	kindNone     kind = iota // not asked yet
+	kindNone     kind = iota // no lookup has ended yet
 	kindGood                 // records
 	kindNoData               // the name exists, the type doesn't (RFC 2308)
 	kindNXDomain             // the name does not exist
-	kindFailed               // no answer of use
+	kindFailed               // no usable answer
 )
 
 // result is the outcome of one lookup.
 type result struct {
 	kind  kind
 	data  []datum       // kindGood: sorted, each once, at least one
-	ttl   time.Duration // of all but kindFailed; smallest of the chain
-	cause string        // of all but kindGood: fixed phrase
+	ttl   time.Duration // of all but kindFailed: the smallest of the alias chain
+	cause string        // of all but kindGood: a fixed phrase
 }
 
 // query is what a server is asked for.
@@ -49,7 +50,7 @@ type query struct {
 	t    qtype
 }
 
-// maxChecks bounds the checks of silent servers at one time; each has a socket.
+// maxChecks bounds the checks of unanswering servers at one time. Each check has a socket.
 const maxChecks = 256
 
 // lookuper asks upstreams for names.
@@ -58,8 +59,8 @@ type lookuper struct {
 	conf    *resolvConf
 	outages *outages
 
-	checks sync.WaitGroup
-	slots  chan struct{} // one for each check under way
+	checks  sync.WaitGroup
+	running chan struct{} // holds one item for each check under way
 }
 
 func newLookuper(a asker, resolvConf string) *lookuper {
@@ -67,11 +68,11 @@ func newLookuper(a asker, resolvConf string) *lookuper {
 		asker:   a,
 		conf:    newResolvConf(resolvConf),
 		outages: newOutages(),
-		slots:   make(chan struct{}, maxChecks),
+		running: make(chan struct{}, maxChecks),
 	}
 }
 
-// lookup asks for the name and follows it where it is an alias that a server doesn't follow itself.
+// lookup asks for the name, and follows aliases that the servers do not follow themselves.
 func (l *lookuper) lookup(ctx context.Context, up *upstream, name string, t qtype) result {
 	deadline := time.Now().Add(lookupTimeout)
 	ttl := ttlOf(1<<31 - 1)
@@ -94,7 +95,7 @@ func (l *lookuper) lookup(ctx context.Context, up *upstream, name string, t qtyp
 	return result{kind: kindFailed, cause: errAliasLoop.Error()}
 }
 
-// servers lists the nameservers in the order given.
+// servers returns the nameservers in the given order.
 func (l *lookuper) servers(up *upstream) []netip.AddrPort {
 	if len(up.servers) > 0 {
 		return up.servers
@@ -106,13 +107,15 @@ func (l *lookuper) servers(up *upstream) []netip.AddrPort {
 	return servers
 }
 
-// askServers puts the query to the servers in the order given, but for those whose outage concerns
-// it, which come last. Silent servers that the list has before the winner are checked.
-func (l *lookuper) askServers(ctx context.Context, deadline time.Time, up *upstream, q query) (answer, string) {
+// askServers asks the servers in the given order, but last those that the query passes by because
+// of an outage. It checks the unanswering servers that the given order has before the winner.
+func (l *lookuper) askServers(
+	ctx context.Context, deadline time.Time, up *upstream, q query,
+) (a answer, cause string) {
 	given := l.servers(up)
 	var first, last []netip.AddrPort
 	for _, s := range given {
-		if l.outages.concerns(up.connKey(s), q) {
+		if l.outages.passedBy(up.connKey(s), q) {
 			last = append(last, s)
 		} else {
 			first = append(first, s)
@@ -125,26 +128,27 @@ func (l *lookuper) askServers(ctx context.Context, deadline time.Time, up *upstr
 		return answer{}, cause
 	}
 	for _, s := range given[:slices.Index(given, r.servers[winner].AddrPort)] {
-		// Checks that look for the end of an outage leave room for those that find one.
-		if r.silent(s) && !(slices.Contains(last, s) && len(l.slots) > maxChecks/2) {
+		// Checks for the end of an outage start only while half of all checks are free, for the sake of
+		// new outages.
+		if r.unanswered(s) && !(slices.Contains(last, s) && len(l.running) > maxChecks/2) {
 			l.check(ctx, up, s, q)
 		}
 	}
 	return a, ""
 }
 
-// check asks a server that did not answer the query in time once more, with nobody waiting for it:
-// an answer ends the server's outage, and silence makes the query pass the server by.
+// check asks a server that did not answer the query in time once more, while nobody waits for it.
+// An answer ends the server's outage. Without one, the query passes the server by from now on.
 func (l *lookuper) check(ctx context.Context, up *upstream, server netip.AddrPort, q query) {
 	select {
-	case l.slots <- struct{}{}:
+	case l.running <- struct{}{}:
 	default:
 		return
 	}
 	key := up.connKey(server)
 	out := l.outages.begin(key)
 	l.checks.Go(func() {
-		defer func() { <-l.slots }()
+		defer func() { <-l.running }()
 		_, _, cause := l.run(ctx, time.Now().Add(lookupTimeout), up, newRace([]netip.AddrPort{server}), q)
 		if cause == causeTimeout && ctx.Err() == nil {
 			l.outages.confirm(key, out, q)
@@ -158,9 +162,10 @@ func (l *lookuper) close() {
 	l.asker.close()
 }
 
-// phrase is the fixed phrase for an error: no addresses, nothing that differs from time to time.
-func phrase(err error) string {
-	for _, own := range []error{errMalformed, errAliasLoop, errTruncated, errUnaskable} {
+// causeOf returns a fixed phrase for an error. It contains no address, and nothing that differs
+// from time to time.
+func causeOf(err error) string {
+	for _, own := range []error{errMalformed, errAliasLoop, errTruncated, errInvalidName} {
 		if errors.Is(err, own) {
 			return own.Error()
 		}

@@ -182,7 +182,7 @@ func TestPhrase(t *testing.T) {
 		{errTruncated, "truncated answer"},
 		{errors.New("write udp 192.0.2.1:1: message too long"), "network error"},
 	} {
-		if got := phrase(c.err); got != c.want {
+		if got := causeOf(c.err); got != c.want {
 			t.Errorf("%v: %q, want %q", c.err, got, c.want)
 		}
 	}

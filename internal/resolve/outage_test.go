@@ -286,7 +286,7 @@ func TestChecksAreBounded(t *testing.T) {
 			t.Errorf("%d questions to the dead server at a time", most)
 		}
 		for _, n := range names {
-			if !h.lookuper.outages.concerns(connKey{server: server(1), transport: UDP}, query{n.Name, typeA}) {
+			if !h.lookuper.outages.passedBy(connKey{server: server(1), transport: UDP}, query{n.Name, typeA}) {
 				t.Fatalf("%s still waits for the dead server", n.Name)
 			}
 		}

@@ -8,44 +8,44 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// owner is one Sync caller's wishes.
+// owner is a caller of Sync and what it wants.
 type owner struct {
 	key       types.NamespacedName
 	upstream  *upstream
 	settings  settings
 	questions map[Question]*question
 	hosts     int // of all service questions
-	kept      int // data of all records that they are tied to
+	data      int // of all records that they are tied to
 }
 
-// question is one owner's question, with what has to be remembered of its earlier views: what was
-// published before the records knew better.
+// question is one owner's question. Beside its records it remembers what was published before they
+// could answer.
 type question struct {
 	Question
 	owner *owner
-	timer timer // when time alone changes the view
+	timer timer // when time alone changes the answer
 
 	names   [2]*record             // of the name's families; without SRV
 	service *record                // SRV
 	hosts   map[string]*[2]*record // SRV: the families of each host
 
-	seeds    []seed
-	seedFrom time.Time // the end of the seeds' TTL
-	gapFrom  time.Time // SRV: since when an answer's hosts are not known, while earlier ones were
-	settled  bool      // SRV: all hosts of an answer were known once
-	begun    bool      // the status was something else than Pending
-	answer   Answer
+	seeds             []seed
+	seedExpiry        time.Time // of all seeds
+	hostsMissingSince time.Time // SRV: since when an answer's hosts have no addresses, while earlier ones had
+	conclusive        bool      // SRV: all hosts of an answer were known once
+	resulted          bool      // the status was something else than Pending once
+	answer            Answer
 }
 
-// seed is an address published before, until the records have superseded it.
+// seed is an address that was published before. It serves until the records supersede it.
 type seed struct {
 	Addr
-	gone time.Time // since when good answers lack it; zero = no good answer came, or none comes
+	absentSince time.Time // since when good answers lack it; zero = none came, or answers are not good now
 }
 
-// reseed makes addresses of the asked families the seeds.
+// reseed makes the addresses of the asked families the seeds.
 func (q *question) reseed(addrs []Addr, expiry time.Time) {
-	q.seeds, q.seedFrom, q.settled, q.gapFrom = nil, expiry, false, time.Time{}
+	q.seeds, q.seedExpiry, q.conclusive, q.hostsMissingSince = nil, expiry, false, time.Time{}
 	q.addSeeds(addrs)
 }
 
@@ -58,23 +58,23 @@ func (q *question) addSeeds(addrs []Addr) {
 		if !q.SRV {
 			a.Port, a.Rank = 0, 0
 		}
-		if a.IP.IsValid() && q.Families&(1<<familyOf(a.IP)) != 0 && !known.has(a) && len(q.seeds) < maxKept {
-			known.add(a)
+		asked := a.IP.IsValid() && q.Families&(1<<familyOf(a.IP)) != 0
+		if asked && len(q.seeds) < maxEntries && known.add(a) {
 			q.seeds = append(q.seeds, seed{Addr: a})
 		}
 	}
 }
 
-// view asks the records.
-func (q *question) view(now time.Time) view {
+// summarize returns what the records say now.
+func (q *question) summarize(now time.Time) summary {
 	if !q.SRV {
-		return viewName(histories(q.names), q.seedFrom, q.owner.settings, now)
+		return summarizeName(histories(q.names), q.seedExpiry, q.owner.settings, now)
 	}
 	hosts := make(map[string]pair, len(q.hosts))
 	for name, records := range q.hosts {
 		hosts[name] = histories(*records)
 	}
-	return viewService(&q.service.history, hosts, q.seedFrom, q.owner.settings, now)
+	return summarizeService(&q.service.history, hosts, q.seedExpiry, q.owner.settings, now)
 }
 
 func histories(records [2]*record) (p pair) {
@@ -86,121 +86,118 @@ func histories(records [2]*record) (p pair) {
 	return p
 }
 
-// update brings the answer to now and says whether it changed and when time alone may change it
-// again:
-//  1. the records' view;
-//  2. with it the seeds that it has not superseded, and for a service whose new hosts are not
-//     known yet what was
-//     published before;
-//  3. of these at most limit, those published before first.
+// update brings the answer to now. It reports whether the answer changed, and when time alone may
+// change it again:
+//  1. take the addresses that the records give;
+//  2. add the seeds that these do not supersede, and for a service whose new hosts are not known
+//     yet what was published
+//     before;
+//  3. keep at most limit of them, those that were published before first.
 func (q *question) update(now time.Time, limit int) (changed bool, next time.Time) {
-	v := q.view(now)
-	addrs := q.withSeeds(&v, now)
-	addrs = q.withGap(&v, addrs, now)
-	addrs, omitted := q.limit(addrs, limit)
-	a := Answer{Addrs: addrs, Omitted: v.omitted + omitted}
-	a.Status, a.Reason, a.Cause = q.status(&v, len(addrs))
-	q.begun = q.begun || a.Status != Pending
+	s := q.summarize(now)
+	earlier := append(q.servingSeeds(&s, now), q.bridge(&s, now)...)
+	addrs, omitted := q.limit(merge(s.addrs, earlier), limit)
+	a := Answer{Addrs: addrs, Omitted: s.omitted + omitted}
+	a.Status, a.Reason, a.Cause = q.status(&s, len(addrs))
+	q.resulted = q.resulted || a.Status != Pending
 	changed = !equalAnswers(a, q.answer)
 	q.answer = a
-	return changed, v.next
+	return changed, s.next
 }
 
 func equalAnswers(a, b Answer) bool {
-	return a.Status == b.Status && a.Reason == b.Reason && a.Cause == b.Cause && a.Omitted == b.Omitted && slices.Equal(a.Addrs, b.Addrs)
+	return a.Status == b.Status && a.Reason == b.Reason && a.Cause == b.Cause && a.Omitted == b.Omitted &&
+		slices.Equal(a.Addrs, b.Addrs)
 }
 
-// status of a view that publishes so many addresses. What waits for its first result leaves the
-// status as it is.
-func (q *question) status(v *view, addrs int) (s Status, reason, cause string) {
+// status returns the status of a summary that publishes so many addresses. While a part waits for
+// its first result, the status stays as it is.
+func (q *question) status(s *summary, addrs int) (status Status, reason, cause string) {
 	switch {
-	case v.waiting && (!q.begun || (q.answer.Status == Failed) != (addrs == 0)):
+	case s.waiting && (!q.resulted || (q.answer.Status == Failed) != (addrs == 0)):
 		return Pending, "", ""
-	case v.waiting:
+	case s.waiting:
 		return q.answer.Status, q.answer.Reason, q.answer.Cause
-	case v.cause == "":
+	case s.cause == "":
 		return Current, "", ""
 	case addrs > 0:
-		return Stale, ReasonServingStale, v.cause
-	case v.cause == causeNXDOMAIN:
-		return Failed, ReasonNameNotFound, v.cause
+		return Stale, ReasonServingStale, s.cause
+	case s.cause == causeNXDOMAIN:
+		return Failed, ReasonNameNotFound, s.cause
 	default:
-		return Failed, ReasonResolutionFailed, v.cause
+		return Failed, ReasonResolutionFailed, s.cause
 	}
 }
 
-// withSeeds adds the seeds that still serve, and forgets those that don't.
-func (q *question) withSeeds(v *view, now time.Time) []Addr {
+// servingSeeds returns the seeds that still serve, and forgets the others. Once answers supersede
+// the seeds, those that a good answer lacks stay for the removal delay.
+func (q *question) servingSeeds(s *summary, now time.Time) (serving []Addr) {
 	if len(q.seeds) == 0 {
-		return v.addrs
+		return nil
 	}
-	addrs, known := v.addrs, unitsOf(v.addrs)
+
+	published := unitsOf(s.addrs)
 	kept := q.seeds[:0]
-	for _, s := range q.seeds {
-		f := v.family[familyOf(s.IP)]
-		superseded := f.settled || q.settled
-		switch {
-		case !superseded || !f.fresh:
-			s.gone = time.Time{}
-		case s.gone.IsZero():
-			s.gone = now
-		}
-		end := s.gone.Add(q.owner.settings.removalDelay)
-		if !f.serving || superseded && known.has(s.Addr) || !s.gone.IsZero() && !now.Before(end) {
+	for _, seed := range q.seeds {
+		family := s.family[familyOf(seed.IP)]
+		superseded := family.conclusive || q.conclusive
+		if !family.serves || superseded && published.has(seed.Addr) {
 			continue
 		}
-		kept = append(kept, s)
-		if !s.gone.IsZero() {
-			v.next = soonest(now, v.next, end)
+		switch {
+		case !superseded || family.phase != phaseGood:
+			seed.absentSince = time.Time{}
+		case seed.absentSince.IsZero():
+			seed.absentSince = now
 		}
-		if !known.has(s.Addr) {
-			addrs = append(addrs, s.Addr)
+		if !seed.absentSince.IsZero() {
+			end := seed.absentSince.Add(q.owner.settings.removalDelay)
+			if !now.Before(end) {
+				continue
+			}
+			s.next = soonest(now, s.next, end)
 		}
+		kept = append(kept, seed)
+		serving = append(serving, seed.Addr)
 	}
 	q.seeds = kept
-	return sorted(addrs)
+	return serving
 }
 
-// withGap adds what was published before while the hosts of a service's new answer are not known:
-// an answer that replaces all hosts must not leave a hole.
-func (q *question) withGap(v *view, addrs []Addr, now time.Time) []Addr {
-	q.settled = q.settled || q.SRV && v.family[0].settled
-	if !q.settled || !v.gap {
-		q.gapFrom = time.Time{}
-		return addrs
+// bridge returns what was published before, while the hosts of a service's new answer have no
+// addresses yet: an answer that replaces all hosts must not leave the service without any address.
+func (q *question) bridge(s *summary, now time.Time) []Addr {
+	q.conclusive = q.conclusive || q.SRV && s.family[0].conclusive
+	if !q.conclusive || !s.hostsMissing {
+		q.hostsMissingSince = time.Time{}
+		return nil
 	}
-	if q.gapFrom.IsZero() {
-		q.gapFrom = now
+	if q.hostsMissingSince.IsZero() {
+		q.hostsMissingSince = now
 	}
-	end := q.gapFrom.Add(q.owner.settings.stale)
-	if !v.waiting && !now.Before(end) {
-		return addrs
+	end := q.hostsMissingSince.Add(q.owner.settings.stale)
+	if !s.waiting && !now.Before(end) {
+		return nil
 	}
-	v.next = soonest(now, v.next, end)
-	known := unitsOf(addrs)
-	for _, a := range q.answer.Addrs {
-		if !known.has(a) {
-			addrs = append(addrs, a)
-		}
-	}
-	return sorted(addrs)
+	s.next = soonest(now, s.next, end)
+	return q.answer.Addrs
 }
 
-// limit leaves at most n addresses, those published before first, and tells how many it took away.
+// limit returns at most n addresses, those published before first, and how many it left out.
 func (q *question) limit(addrs []Addr, n int) ([]Addr, int) {
 	if len(addrs) <= n {
 		return addrs, 0
 	}
 	published := unitsOf(q.answer.Addrs)
-	var before, rest []Addr
+	var before, others []Addr
 	for _, a := range addrs {
 		if published.has(a) {
 			before = append(before, a)
 		} else {
-			rest = append(rest, a)
+			others = append(others, a)
 		}
 	}
-	kept := append(before, rest...)[:n]
+	kept := append(before, others...)[:n]
 	return sorted(kept), len(addrs) - n
 }
 
@@ -215,15 +212,32 @@ func unitsOf(addrs []Addr) units {
 	return u
 }
 
-func (u units) add(a Addr) {
+// add adds an address and port, and reports whether the set lacked them.
+func (u units) add(a Addr) (added bool) {
+	before := len(u)
 	a.Rank = 0
 	u[a] = struct{}{}
+	return len(u) > before
 }
 
 func (u units) has(a Addr) bool {
 	a.Rank = 0
 	_, ok := u[a]
 	return ok
+}
+
+// merge adds to addrs those of more whose address and port it lacks.
+func merge(addrs, more []Addr) []Addr {
+	if len(more) == 0 {
+		return addrs
+	}
+	known := unitsOf(addrs)
+	for _, a := range more {
+		if known.add(a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return sorted(addrs)
 }
 
 // sorted orders addresses in place as answers list them.
@@ -247,7 +261,8 @@ func (q *question) records() iter.Seq[*record] {
 	}
 }
 
-// familiesOf returns the records of the same name as an address record; none for a service's.
+// familiesOf returns the records of both families of an address record's name, and none for a
+// service's record.
 func (q *question) familiesOf(r *record) (records [2]*record) {
 	switch host := q.hosts[r.name]; {
 	case r == q.service:
@@ -259,27 +274,27 @@ func (q *question) familiesOf(r *record) (records [2]*record) {
 	}
 }
 
-// needs says whether what the record lacks should be looked for again soon: nothing of the name is
-// resolved without it, or it is about to take addresses away.
+// needs reports whether what the record lacks should be looked for again soon, because nothing of
+// the name resolves without it or because it is about to take addresses away.
 func (q *question) needs(r *record, now time.Time) bool {
 	if q.doubts(r) {
 		return true
 	}
-	for _, s := range q.familiesOf(r) {
-		if s != nil && s != r && s.asSibling(q.owner.settings, now).has {
+	for _, other := range q.familiesOf(r) {
+		if other != nil && other != r && other.asOtherFamily(q.owner.settings, now).has {
 			return false
 		}
 	}
 	return true
 }
 
-// doubts says whether the record denies a family of which there are addresses, and is not believed
-// yet.
+// doubts reports whether the record denies a family that has addresses, and is not believed yet.
 func (q *question) doubts(r *record) bool {
-	if r.kind != kindNoData || r.at.Sub(r.noDataFrom) >= beliefDelay {
+	if r.kind != kindNoData || r.at.Sub(r.noData.from) >= beliefDelay {
 		return false
 	}
 	families := q.familiesOf(r)
 	family := slices.Index(families[:], r)
-	return len(r.entries) > 0 || slices.ContainsFunc(q.seeds, func(s seed) bool { return familyOf(s.IP) == family })
+	return len(r.entries) > 0 ||
+		slices.ContainsFunc(q.seeds, func(s seed) bool { return familyOf(s.IP) == family })
 }

@@ -9,24 +9,25 @@ import (
 )
 
 const (
-	hedgeDelay = 500 * time.Millisecond // unanswered for this long, the next server is asked too; doubled each round
-	listenTime = 2 * time.Second        // for so long a later server's denial waits for an earlier server
-	askRounds  = 3                      // how often a silent server is asked, against loss
+	hedgeDelay = 500 * time.Millisecond // after which the next server is asked too; doubled each round
+	listenTime = 2 * time.Second        // how long the denial of a later server waits for an earlier one
+	askRounds  = 3                      // how often an unanswering server is asked, in case packets are lost
 )
 
-// race is one question to several servers in their order of preference. It decides whom to ask when
-// and whose answer counts; a contest asks.
+// race is one query to several servers in their order of preference. It decides which server to ask
+// when, and which answer wins; a runner sends the queries.
 //
-//  1. The next server is asked when one fails, or has been silent for the hedge delay.
+//  1. The next server is asked when one fails, or has not replied for the hedge delay.
 //  2. After the last server comes the first again, unless it has replied.
 //  3. Records win at once.
 //  4. Any other answer, such as a denial, wins as soon as each earlier server has failed or has
-//     been silent for the listen time. Later servers no longer count from then on.
+//     not replied for the
+//     listen time. Later servers no longer count from then on.
 type race struct {
 	servers  []contender
-	sent     int       // questions, round after round
-	inFlight int       // questions without a reply
-	due      time.Time // when the next question is to be sent
+	sent     int       // queries, round after round
+	inFlight int       // queries without a reply
+	due      time.Time // when the next query is to be sent
 	end      int       // the servers before this one count
 	denial   answer    // of the server at end, if any
 }
@@ -34,18 +35,19 @@ type race struct {
 // contender is a server in a race.
 type contender struct {
 	netip.AddrPort
-	asked time.Time // first; zero = not yet
-	cause string    // why its reply is of no use; "" = there is none
+	asked time.Time // for the first time; zero = not yet
+	cause string    // why its reply is not usable; "" = there is no reply
 }
 
-// outcome is what a question to a server ended in.
+// outcome is how a query to a server ended.
 type outcome struct {
 	server int
 	answer answer
 	err    error
 }
 
-// failure tells why the reply is of no use. The cause is empty where the server was silent.
+// failure reports whether there is no usable reply, and why. The cause is empty where the server
+// did not reply.
 func (o outcome) failure() (cause string, failed bool) {
 	switch {
 	case o.err == nil && decisive(o.answer.rcode):
@@ -53,14 +55,14 @@ func (o outcome) failure() (cause string, failed bool) {
 	case o.err == nil:
 		return rcodeName(o.answer.rcode), true
 	}
-	if cause = phrase(o.err); cause == causeTimeout {
+	if cause = causeOf(o.err); cause == causeTimeout {
 		cause = ""
 	}
 	return cause, true
 }
 
-// silent reports whether the server has not replied.
-func (o outcome) silent() bool {
+// unanswered reports whether the server did not reply.
+func (o outcome) unanswered() bool {
 	cause, failed := o.failure()
 	return failed && cause == ""
 }
@@ -93,7 +95,7 @@ func (r *race) next(now time.Time) (server int, ok bool) {
 	return server, true
 }
 
-// take notes a reply and reports whether it wins at once.
+// take notes an outcome and reports whether it wins at once.
 func (r *race) take(o outcome, now time.Time) (won bool) {
 	r.inFlight--
 	cause, failed := o.failure()
@@ -112,9 +114,9 @@ func (r *race) take(o outcome, now time.Time) (won bool) {
 	return false
 }
 
-// denied reports whether the denial has won, or else when it will unless a reply comes. The time is
-// zero where there is no denial.
-func (r *race) denied(now time.Time) (won bool, at time.Time) {
+// denialWins reports whether the denial has won, or else when it will unless a reply comes. The
+// time is zero where there is no denial.
+func (r *race) denialWins(now time.Time) (won bool, at time.Time) {
 	if r.end == len(r.servers) {
 		return false, time.Time{}
 	}
@@ -127,9 +129,9 @@ func (r *race) denied(now time.Time) (won bool, at time.Time) {
 	return !at.After(now), at
 }
 
-// wait is how long there is nothing to do unless a reply comes.
+// wait returns how long there is nothing to do unless a reply comes.
 func (r *race) wait(now time.Time) time.Duration {
-	_, at := r.denied(now)
+	_, at := r.denialWins(now)
 	if r.sent < askRounds*len(r.servers) {
 		at = soonest(now, at, r.due)
 	}
@@ -139,7 +141,7 @@ func (r *race) wait(now time.Time) time.Duration {
 	return at.Sub(now)
 }
 
-// cause is that of the first server that gave one.
+// cause returns the cause of the first server that has one, else that of a timeout.
 func (r *race) cause() string {
 	for _, s := range r.servers {
 		if s.cause != "" {
@@ -149,14 +151,14 @@ func (r *race) cause() string {
 	return causeTimeout
 }
 
-// silent reports whether a server other than the winner has not replied.
-func (r *race) silent(server netip.AddrPort) bool {
+// unanswered reports whether a server other than the winner has not replied.
+func (r *race) unanswered(server netip.AddrPort) bool {
 	return slices.ContainsFunc(r.servers, func(c contender) bool { return c.AddrPort == server && c.cause == "" })
 }
 
-// contest asks the servers of a race. The goroutine that begins it asks; others are needed only
-// where a server is slow.
-type contest struct {
+// runner sends the queries of a race. The goroutine that begins the race sends them; more
+// goroutines run only where a server is slow.
+type runner struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ask    func(ctx context.Context, server netip.AddrPort) (answer, error)
@@ -164,93 +166,94 @@ type contest struct {
 	mu     sync.Mutex
 	race   *race
 	timer  *time.Timer    // calls proceed
-	open   sync.WaitGroup // until the contest is over and nobody asks any more
+	open   sync.WaitGroup // until the race is over and no query is under way
 	over   bool
-	answer answer // the winner's
+	answer answer // of the winner
 	winner int
-	cause  string // why nobody won
+	cause  string // why no server won
 }
 
-// run returns the winner and its answer, or why nobody won in time.
+// run runs the race. It returns the winner and its answer, or why no server won in time.
 func (l *lookuper) run(
 	ctx context.Context, deadline time.Time, up *upstream, r *race, q query,
 ) (a answer, winner int, cause string) {
-	c := &contest{race: r}
-	c.ctx, c.cancel = context.WithDeadline(ctx, deadline)
-	c.ask = func(ctx context.Context, server netip.AddrPort) (answer, error) {
+	u := &runner{race: r}
+	u.ctx, u.cancel = context.WithDeadline(ctx, deadline)
+	u.ask = func(ctx context.Context, server netip.AddrPort) (answer, error) {
 		a, err := l.ask(ctx, up, server, q.name, q.t)
-		if ctx.Err() == nil && !(outcome{answer: a, err: err}).silent() {
+		if ctx.Err() == nil && !(outcome{answer: a, err: err}).unanswered() {
 			l.outages.end(up.connKey(server))
 		}
 		return a, err
 	}
 
-	c.open.Add(1)
-	c.mu.Lock()
-	c.timer = time.AfterFunc(hedgeDelay, c.proceed)
-	c.mu.Unlock()
-	c.proceed()
-	c.open.Wait()
-	return c.answer, c.winner, c.cause
+	u.open.Add(1)
+	u.mu.Lock()
+	u.timer = time.AfterFunc(hedgeDelay, u.proceed)
+	u.mu.Unlock()
+	u.proceed()
+	u.open.Wait()
+	return u.answer, u.winner, u.cause
 }
 
-// proceed asks what is due, one server after another, until nothing is.
-func (c *contest) proceed() {
-	if !c.enter() {
+// proceed asks the servers that are due, one after another, until none is.
+func (u *runner) proceed() {
+	if !u.enter() {
 		return
 	}
-	defer c.open.Done()
-	for server, ok := c.next(); ok; server, ok = c.next() {
-		a, err := c.ask(c.ctx, c.race.servers[server].AddrPort)
-		c.take(outcome{server: server, answer: a, err: err})
+	defer u.open.Done()
+	for server, ok := u.next(); ok; server, ok = u.next() {
+		a, err := u.ask(u.ctx, u.race.servers[server].AddrPort)
+		u.take(outcome{server: server, answer: a, err: err})
 	}
 }
 
-func (c *contest) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.over {
-		c.open.Add(1)
+// enter keeps the race open for one more goroutine, and reports whether it is not over yet.
+func (u *runner) enter() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.over {
+		u.open.Add(1)
 	}
-	return !c.over
+	return !u.over
 }
 
-// next returns the server to ask now. It ends the contest where that is decided, and otherwise sets
+// next returns the server to ask now. It ends the race where that is decided, and otherwise sets
 // the time at which to go on.
-func (c *contest) next() (server int, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over {
+func (u *runner) next() (server int, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
 		return 0, false
 	}
 	now := time.Now()
-	if won, _ := c.race.denied(now); won {
-		c.endLocked(c.race.denial, c.race.end, "")
+	if won, _ := u.race.denialWins(now); won {
+		u.endLocked(u.race.denial, u.race.end, "")
 		return 0, false
 	}
-	if c.ctx.Err() == nil {
-		server, ok = c.race.next(now)
+	if u.ctx.Err() == nil {
+		server, ok = u.race.next(now)
 	}
-	if c.race.inFlight == 0 {
-		c.endLocked(answer{}, 0, c.race.cause())
+	if u.race.inFlight == 0 {
+		u.endLocked(answer{}, 0, u.race.cause())
 		return 0, false
 	}
-	c.timer.Reset(c.race.wait(now))
+	u.timer.Reset(u.race.wait(now))
 	return server, ok
 }
 
-func (c *contest) take(o outcome) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.over && c.race.take(o, time.Now()) {
-		c.endLocked(o.answer, o.server, "")
+func (u *runner) take(o outcome) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.over && u.race.take(o, time.Now()) {
+		u.endLocked(o.answer, o.server, "")
 	}
 }
 
-// endLocked ends all questions under way.
-func (c *contest) endLocked(a answer, winner int, cause string) {
-	c.over, c.answer, c.winner, c.cause = true, a, winner, cause
-	c.timer.Stop()
-	c.cancel()
-	c.open.Done()
+// endLocked ends the race and all queries under way.
+func (u *runner) endLocked(a answer, winner int, cause string) {
+	u.over, u.answer, u.winner, u.cause = true, a, winner, cause
+	u.timer.Stop()
+	u.cancel()
+	u.open.Done()
 }

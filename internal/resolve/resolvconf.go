@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"bufio"
 	"io"
 	"net/netip"
 	"os"
@@ -12,14 +11,14 @@ import (
 
 const (
 	defaultResolvConf  = "/etc/resolv.conf"
-	resolvConfInterval = 5 * time.Second // between looks at the file
+	resolvConfInterval = 5 * time.Second // between two reads of the file
 	maxResolvConf      = 64 << 10        // bytes read of it
 	maxNameservers     = 16              // taken from it
 )
 
-// resolvConf tells the nameservers of a resolv.conf(5), read again while they are asked for. Where
-// it can't be read, or names none, what it said last holds; before that the local machine, as the
-// manual page says.
+// resolvConf gives the nameservers of a resolv.conf(5), and reads it again while they are asked
+// for. Where the file can't be read or names no nameserver, those of the last successful read
+// count. Before one, it is the local machine, as the manual page says.
 type resolvConf struct {
 	path string
 
@@ -32,14 +31,13 @@ func newResolvConf(path string) *resolvConf {
 	if path == "" {
 		path = defaultResolvConf
 	}
-	c := &resolvConf{path: path, servers: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)}}
-	// the first look is over before anyone asks: later on who comes during one goes by what the last
-	// one said
-	c.nameservers()
+	local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
+	c := &resolvConf{path: path, servers: []netip.AddrPort{local}}
+	c.nameservers() // read once before anyone asks; a later caller does not wait for a read under way
 	return c
 }
 
-// nameservers returns the present list; port 0 stands for the transport's own.
+// nameservers returns the present list. Port 0 stands for the default port of the transport.
 func (c *resolvConf) nameservers() []netip.AddrPort {
 	if !c.due() {
 		return c.current()
@@ -51,7 +49,8 @@ func (c *resolvConf) nameservers() []netip.AddrPort {
 	return c.current()
 }
 
-// due gives the turn to read the file to one caller per interval.
+// due reports whether the caller is to read the file: once per interval, it reports true to one
+// caller.
 func (c *resolvConf) due() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,23 +76,18 @@ func (c *resolvConf) current() []netip.AddrPort {
 	return c.servers
 }
 
-// parseResolvConf reads the nameserver lines; an address may carry a port, as in OpenBSD's form
-// "[192.0.2.1]:5353". Search lists and options don't concern fully qualified names.
-func parseResolvConf(r io.Reader) []netip.AddrPort {
-	var servers []netip.AddrPort
-	lines := bufio.NewScanner(r)
-	for lines.Scan() && len(servers) < maxNameservers {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
-		}
-		if addr, err := netip.ParseAddr(fields[1]); err == nil {
+// parseResolvConf reads the addresses of nameserver lines. An address may have a port, as in
+// OpenBSD's form "[192.0.2.1]:5353". Search lists and options do not apply to fully qualified
+// names.
+func parseResolvConf(r io.Reader) (servers []netip.AddrPort) {
+	for _, text := range nameserverLines(r) {
+		if addr, err := netip.ParseAddr(text); err == nil {
 			servers = append(servers, netip.AddrPortFrom(addr, 0))
-		} else if server, err := netip.ParseAddrPort(unbracketIPv4(fields[1])); err == nil {
+		} else if server, err := netip.ParseAddrPort(unbracketIPv4(text)); err == nil {
 			servers = append(servers, server)
 		}
 	}
-	return servers
+	return servers[:min(len(servers), maxNameservers)]
 }
 
 // unbracketIPv4 turns "[192.0.2.1]:53" into "192.0.2.1:53".

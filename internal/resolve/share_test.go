@@ -283,8 +283,8 @@ func TestDataOfOneOwnerAreBounded(t *testing.T) {
 		if most := maxOwnerData + len(h.records); kept > most || kept < maxOwnerData {
 			t.Errorf("%d data are kept, not about %d", kept, maxOwnerData)
 		}
-		if o := h.owners[owner1]; o.kept != kept {
-			t.Errorf("%d data are counted, of %d", o.kept, kept)
+		if o := h.owners[owner1]; o.data != kept {
+			t.Errorf("%d data are counted, of %d", o.data, kept)
 		}
 		full := 0
 		for q, a := range h.Snapshot(owner1) {
@@ -302,8 +302,8 @@ func TestDataOfOneOwnerAreBounded(t *testing.T) {
 
 		h.Sync(owner1, cfg, []Wanted{live})
 		h.pass(time.Minute)
-		if o := h.owners[owner1]; o.kept != 2 {
-			t.Errorf("%d data are counted for an owner who wants two", o.kept)
+		if o := h.owners[owner1]; o.data != 2 {
+			t.Errorf("%d data are counted for an owner who wants two", o.data)
 		}
 		h.want(owner1, live, current("192.0.2.1", "192.0.2.2"))
 	})
@@ -328,7 +328,7 @@ func TestServicesOfManyAddressesAreBounded(t *testing.T) {
 			t.Errorf("there are %d addresses, %d omitted", len(a.Addrs), a.Omitted)
 		}
 		for _, q := range h.owners[owner1].questions {
-			if v := q.view(time.Now()); len(v.addrs) > 2*maxKept {
+			if v := q.summarize(time.Now()); len(v.addrs) > 2*maxEntries {
 				t.Errorf("a view holds %d addresses", len(v.addrs))
 			}
 		}
@@ -439,8 +439,8 @@ func TestCachedAnswersKeepTheBounds(t *testing.T) {
 		{0, 5 * time.Second, 5050 * time.Millisecond},
 	} {
 		for _, jitter := range []float64{0, 0.5, 0.999} {
-			h := history{kind: kindGood, ttl: c.left, at: bubbleStart, cached: true}
-			if d := h.refresh(o, false, jitter).Sub(bubbleStart); d < c.atLeast || d > c.atMost {
+			h := history{kind: kindGood, latest: lifetime{ttl: c.left}, at: bubbleStart, cached: true}
+			if d := h.refreshAt(o, false, jitter).Sub(bubbleStart); d < c.atLeast || d > c.atMost {
 				t.Errorf("%v left: asked again after %v", c.left, d)
 			}
 		}

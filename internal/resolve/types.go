@@ -1,13 +1,15 @@
-// Package resolve keeps the addresses of DNS names true by their TTL, and never turns a failing
-// resolver into an outage: what a name last said is served on while it cannot be asked (RFC 8767).
+// Package resolve keeps the addresses of DNS names up to date by their TTL, and never turns a
+// failing resolver into an outage: while a name cannot be looked up, its last good answer serves
+// (RFC 8767).
 //
-// The way of one datum: wire.go (the one file that knows a DNS library) turns bytes into an answer;
-// exchange.go carries one query to one server; race.go asks several servers in order; outage.go
-// remembers who answers nobody; lookup.go joins these and follows aliases; record.go keeps what is
-// known of one name and type, shared by all owners; view.go computes from records, one owner's
-// settings and a time what that owner may publish; question.go carries that from one moment to the
-// next. engine.go owns the lock, the schedule and the workers, and records.go ties questions to
-// records.
+// The way of one datum: wire.go, the one file that knows a DNS library, turns bytes into records,
+// and answer.go turns records into an answer; exchange.go carries one query to one server; race.go
+// asks several servers in order; outage.go remembers servers that answer nobody; lookup.go joins
+// these and follows aliases. record.go and history.go keep what is known of one name and type,
+// shared by all owners. phase.go says what a history amounts to at one time, for one owner;
+// summary.go adds that up over the families of a name and the hosts of a service; question.go turns
+// it into the answer that the owner may publish. engine.go has the lock and the schedule,
+// workers.go does the lookups, and sharing.go ties questions to records.
 package resolve
 
 import (
@@ -35,12 +37,13 @@ const (
 type Question struct {
 	Name     string // an FQDN in lower case without the trailing dot; no search list is applied
 	SRV      bool
-	Families Families // others are neither asked nor counted in any state
+	Families Families // the other family is not asked for and counts in no state
 }
 
-// Wanted is a Question with what an earlier process published for it. The Seed serves as the last
-// good answer, its TTL expired when the engine started, until the engine has an answer of its own;
-// it is read only when the owner's question is new to the engine.
+// Wanted is a Question with the addresses that an earlier process published for it. They are the
+// Seed: it serves as the last good answer until the engine has an answer of its own, and its TTL
+// ends when the engine starts. The engine reads the Seed only of a question that is new for its
+// owner.
 type Wanted struct {
 	Question
 	Seed []Addr
@@ -50,7 +53,7 @@ type Wanted struct {
 type Addr struct {
 	IP   netip.Addr
 	Port uint16 // of the SRV record; 0 for names
-	Rank uint8  // SRV: the place of the record's priority among the distinct ones, 0 first, at most 127
+	Rank uint8  // SRV: the index of the record's priority among the distinct priorities, from 0 to 127
 }
 
 // compareAddrs orders by rank, address and port: the order in which answers list them.
@@ -58,7 +61,7 @@ func compareAddrs(a, b Addr) int {
 	return cmp.Or(cmp.Compare(a.Rank, b.Rank), compareUnits(a, b))
 }
 
-// compareUnits orders by address and port, the unit that is published once.
+// compareUnits orders by address and port. An answer lists each address and port once.
 func compareUnits(a, b Addr) int {
 	return cmp.Or(a.IP.Compare(b.IP), cmp.Compare(a.Port, b.Port))
 }
@@ -66,7 +69,8 @@ func compareUnits(a, b Addr) int {
 // Transport is how nameservers are reached, in the words of the API.
 type Transport string
 
-// The transports. UDP turns to TCP where an answer is truncated; TLS is DNS over TLS (RFC 7858).
+// The transports. UDP falls back to TCP where an answer is truncated; TLS is DNS over TLS (RFC
+// 7858).
 const (
 	UDP Transport = "UDP"
 	TCP Transport = "TCP"
@@ -75,30 +79,32 @@ const (
 
 // Config is one owner's spec.dns with its defaults applied.
 type Config struct {
-	// in the order in which to try them, port 0 = 53 (TLS: 853); none = those of Options.ResolvConf
+	// Nameservers are tried in this order. Port 0 means 53, or 853 for TLS. Without any, those of
+	// Options.ResolvConf are asked.
 	Nameservers []netip.AddrPort
 	Transport   Transport   // "" = UDP
 	TLS         *tls.Config // for TLS; nil = system roots. Without ServerName the server's address is verified
 	TLSIdentity string      // a digest of TLS: owners share queries only where it is equal
 
 	MinTTL, MaxTTL time.Duration // bounds of the TTL that counts, whatever records say
-	Stale          time.Duration // how long past its TTL the last good answer serves when resolution fails (RFC 8767)
-	RemovalDelay   time.Duration // how long an address absent from good answers stays
+	Stale          time.Duration // how long past its TTL the last good answer serves while resolution fails (RFC 8767)
+	RemovalDelay   time.Duration // how long an address stays that good answers lack
 
-	NoQueries bool // nothing may be asked; answers go stale as if no server replied
+	NoQueries bool // no nameserver may be asked; answers go stale as if none replied
 }
 
 // Status says how far an answer can be trusted.
 type Status string
 
 const (
-	// Pending: no first answer yet. Addrs holds the seed.
+	// Pending means that there is no first answer yet. Addrs holds the seed.
 	Pending Status = "Pending"
-	// Current: the answer is good, or its refresh failed inside its TTL.
+	// Current means that the answer is good, or that its refresh failed inside its TTL.
 	Current Status = "Current"
-	// Stale: something of the answer could not be refreshed; Addrs holds what was known last.
+	// Stale means that a part of the answer could not be refreshed. Addrs holds what was known last.
 	Stale Status = "Stale"
-	// Failed: never resolved, stale no longer, or the name does not exist. Addrs is empty.
+	// Failed means that the name never resolved, is stale no longer, or does not exist. Addrs is
+	// empty.
 	Failed Status = "Failed"
 )
 
@@ -109,32 +115,32 @@ const (
 	ReasonNameNotFound     = "NameNotFound"     // Failed by NXDOMAIN
 )
 
-// Answer is what may be published for a Question now. Addrs is shared: callers must not change it.
+// Answer is what may be published for a Question now.
 type Answer struct {
 	Status Status
-	// sorted by rank, address and port, each address and port once; those of removed records inside
-	// their delay are among them
+	// Addrs is sorted by rank, address and port, and holds each address and port once. Those that left
+	// the answer stay until their removal delay is over. Callers share Addrs and must not change it.
 	Addrs  []Addr
-	Reason string // one of the Reasons where Stale or Failed, else ""
-	// fixed phrase where Stale or Failed, e.g. "SERVFAIL", "timeout", "empty answer"; never an address
-	// or a time
+	Reason string // one of the Reasons where Status is Stale or Failed, else ""
+	// Cause is a fixed phrase where Status is Stale or Failed, such as "SERVFAIL", "timeout" or "empty
+	// answer". It never holds an address or a time.
 	Cause   string
-	Omitted int // addresses, or SRV records with their unknown addresses, beyond Options.MaxAddresses
+	Omitted int // addresses beyond Options.MaxAddresses, or SRV records whose addresses were not asked for
 }
 
 // Options are set once for an Engine.
 type Options struct {
-	// Notify is called, never under a lock, when an owner's Snapshot has changed by an answer or by
-	// time. What Sync itself changes its caller can read at once and is not told of. It must not
-	// block.
+	// Notify is called when an answer or the time changes what Snapshot returns to an owner. A change
+	// that Sync makes itself is not notified, because its caller can read it at once. Notify is never
+	// called under a lock, and must not block.
 	Notify func(owner types.NamespacedName)
-	// ResolvConf names the nameservers of owners without their own, in the form of resolv.conf(5);
-	// it is read again when it changes. "" = /etc/resolv.conf.
+	// ResolvConf is a file in the form of resolv.conf(5). It names the nameservers of owners without
+	// their own, and is read again when it changes. "" = /etc/resolv.conf.
 	ResolvConf string
 	// MaxAddresses bounds what is published for one name. 0 = 1024.
 	MaxAddresses int
-	// MaxConcurrent bounds the lookups at one time; those that failed before and those of new names
-	// can't take all of it. 0 = 256.
+	// MaxConcurrent bounds the lookups at one time. New names, and names that failed before, can use
+	// only a part of it. 0 = 256.
 	MaxConcurrent int
 	Registerer    prometheus.Registerer // nil = no metrics
 	Log           logr.Logger

@@ -192,7 +192,7 @@ func randomResult(r *rand.Rand, family int) result {
 // Three owners with different settings see one pair of records through random results; each second
 // each of them must see what the model tells, and nothing may change at a second that next didn't
 // announce.
-func TestViewAgainstModel(t *testing.T) {
+func TestPhasesAgreeWithTheModel(t *testing.T) {
 	for n := range 60 {
 		r := rand.New(rand.NewPCG(uint64(n), 5))
 		var shared [2]history
@@ -225,7 +225,7 @@ func TestViewAgainstModel(t *testing.T) {
 			}
 			for i := range models {
 				m := &models[i]
-				v := viewName(pairOf(&shared, m.families), time.Time{}, m.settings, now)
+				v := summarizeName(pairOf(&shared, m.families), time.Time{}, m.settings, now)
 				got, want := describe(&v), m.describe()
 				if got != want {
 					t.Fatalf("run %d, second %d, owner %d (%+v):\n got %s\nwant %s", n, second, i, m.settings, got, want)
@@ -255,7 +255,7 @@ func pairOf(h *[2]history, f Families) (p pair) {
 	return p
 }
 
-func describe(v *view) string { return fmt.Sprint(v.addrs, v.cause != "") }
+func describe(v *summary) string { return fmt.Sprint(v.addrs, v.cause != "") }
 
 func (m *model) describe() string {
 	var all []Addr
@@ -299,15 +299,15 @@ func TestHistoryIsBounded(t *testing.T) {
 		h.apply(result{kind: kindGood, data: unique(data)}, time.Unix(int64(round), 0), time.Hour)
 		present := 0
 		for _, e := range h.entries {
-			if e.gone.IsZero() {
+			if e.absentSince.IsZero() {
 				present++
 			}
 		}
-		if len(h.entries) > maxKept || present != 1000 {
+		if len(h.entries) > maxEntries || present != 1000 {
 			t.Fatalf("%d entries, %d present", len(h.entries), present)
 		}
 	}
-	if len(h.entries) < maxKept-1000 {
+	if len(h.entries) < maxEntries-1000 {
 		t.Errorf("only %d entries", len(h.entries))
 	}
 }

@@ -4,16 +4,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/miekg/dns"
 )
 
-// This file alone knows the DNS library: names, records and packing come from it, the judgement of
-// what an answer may say is made here.
+// This file alone knows the DNS library. The library packs queries and unpacks names and records;
+// what a message may say is decided here and in answer.go.
 
 // qtype is a DNS record type that is asked for.
 type qtype uint16
@@ -26,51 +26,21 @@ const (
 
 const (
 	headerBytes = 12
-	ednsBytes   = 1232 // what passes any path unfragmented (DNS flag day 2020)
-	maxAliases  = 16   // CNAMEs from a name to its records
+	ednsBytes   = 1232 // a message of this size passes any path unfragmented (DNS flag day 2020)
 
-	// noSOATTL is for denials that don't say how long they hold (RFC 2308 section 5).
-	noSOATTL = 30 * time.Second
+	rcodeNameError = dns.RcodeNameError // NXDOMAIN
 )
 
 // Errors of decode.
 var (
-	// errNotOurs: the bytes answer another query, or are no answer. A forger can send such; over
-	// UDP the wait goes on.
+	// errNotOurs means that the bytes answer another query, or are no answer. Such a datagram may be
+	// forged.
 	errNotOurs   = errors.New("not an answer to this query")
 	errMalformed = errors.New("malformed answer")
 	errAliasLoop = errors.New("alias loop")
 )
 
-// answer is what one message says about one name and type.
-type answer struct {
-	rcode     int
-	truncated bool
-	data      []datum       // records of the type at the end of the alias chain; sorted, each once
-	ttl       time.Duration // smallest of the chain; of a denial: how long that holds (RFC 2308)
-	alias     string        // the chain ends here, and the message doesn't say what is there: ask on
-}
-
-// datum is the content of one record: an address, or a host and port of a service.
-type datum struct {
-	ip       netip.Addr // A, AAAA
-	host     string     // SRV: lower case, no trailing dot
-	port     uint16
-	priority uint16
-}
-
-// compareData orders by all that tells two records of a set apart; a service's priority does not.
-func compareData(a, b datum) int {
-	if c := a.ip.Compare(b.ip); c != 0 {
-		return c
-	}
-	if c := strings.Compare(a.host, b.host); c != 0 {
-		return c
-	}
-	return int(a.port) - int(b.port)
-}
-
-// pack builds a query. Without edns it is one that the oldest servers understand.
+// pack builds a query. Servers that don't know EDNS0 understand one without edns.
 func pack(name string, t qtype, edns bool) (msg []byte, id uint16, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(dns.Fqdn(name), uint16(t))
@@ -81,9 +51,9 @@ func pack(name string, t qtype, edns bool) (msg []byte, id uint16, err error) {
 	return msg, m.Id, err
 }
 
-// rcodeName is the word for a response code, of a bounded set.
+// rcodeName returns the name of a response code. The set of names is bounded.
 func rcodeName(rcode int) string {
-	if rcode == dns.RcodeBadVers { // its number means something else in signatures, and the library's table
+	if rcode == dns.RcodeBadVers { // the library's table has the meaning that its number has in signatures
 		return "BADVERS"
 	}
 	if s, ok := dns.RcodeToString[rcode]; ok {
@@ -92,11 +62,13 @@ func rcodeName(rcode int) string {
 	return "unknown response code"
 }
 
-// decode reads the answer to a query (id, name, t) from raw bytes, which may come from anyone:
-//  1. header and question must be those of the query;
-//  2. every record of every section must lie inside the message, and the message end with the last;
-//  3. records of the answer section that lie on the alias chain of the name count, others don't;
-//  4. what the chain leads to is data, a denial, or the next name to ask.
+// decode reads the answer to a query (id, name, t) from raw bytes, which anyone may have sent:
+//  1. Check that header and question are those of the query.
+//  2. Read the records. Each one must lie inside the message, and the message must end with the
+//     last one.
+//  3. Follow the aliases of the answer section from the name to their end. Records of other names
+//     don't count.
+//  4. At the end there is data, a denial, or the next name to ask.
 func decode(raw []byte, id uint16, name string, t qtype) (answer, error) {
 	if len(raw) < headerBytes || binary.BigEndian.Uint16(raw) != id || raw[2]&0x80 == 0 {
 		return answer{}, errNotOurs
@@ -110,8 +82,9 @@ func decode(raw []byte, id uint16, name string, t qtype) (answer, error) {
 		return answer{}, err
 	}
 	if a.truncated {
-		return a, nil // nothing in it can be relied on (RFC 2181 section 9)
+		return a, nil // its records are not reliable (RFC 2181 section 9)
 	}
+
 	s := sections{t: t}
 	if err := s.read(raw, off); err != nil {
 		return answer{}, err
@@ -123,11 +96,12 @@ func decode(raw []byte, id uint16, name string, t qtype) (answer, error) {
 	return a, s.conclude(name, &a)
 }
 
-// checkQuestion returns the offset behind the question section.
+// checkQuestion checks that the message repeats the question, and returns the offset behind the
+// question section.
 func checkQuestion(raw []byte, name string, t qtype, rcode int) (int, error) {
 	switch binary.BigEndian.Uint16(raw[4:]) {
 	case 1:
-	case 0: // some servers refuse without repeating what they were asked
+	case 0: // some servers refuse without repeating the question
 		if !decisive(rcode) {
 			return headerBytes, nil
 		}
@@ -135,62 +109,30 @@ func checkQuestion(raw []byte, name string, t qtype, rcode int) (int, error) {
 	default:
 		return 0, errMalformed
 	}
+
 	asked, off, err := dns.UnpackDomainName(raw, headerBytes)
 	if err != nil || off+4 > len(raw) {
 		return 0, errMalformed
 	}
-	if plain(asked) != name || binary.BigEndian.Uint16(raw[off:]) != uint16(t) || binary.BigEndian.Uint16(raw[off+2:]) != dns.ClassINET {
+	rrtype, class := binary.BigEndian.Uint16(raw[off:]), binary.BigEndian.Uint16(raw[off+2:])
+	if plain(asked) != name || rrtype != uint16(t) || class != dns.ClassINET {
 		return 0, errNotOurs
 	}
 	return off + 4, nil
 }
 
-// plain turns a name of the wire into the form of this package: lower case, no trailing dot.
+// plain returns a name of a message in the form of this package: lower case, no trailing dot.
 func plain(name string) string {
 	return strings.ToLower(strings.TrimSuffix(name, "."))
 }
 
-// sections holds what of a message's sections can matter.
-type sections struct {
-	t             qtype
-	records       []owned // of the asked type
-	aliases       []owned // CNAMEs: datum.host is the target
-	stray         bool    // an address, service or alias of another type or class
-	soa           []owned // of the authority section; ttl is the denial's
-	extendedRcode int
-}
-
-// owned is a datum with the name it was given for.
-type owned struct {
-	name string
-	datum
-	ttl time.Duration
-}
-
-func (s *sections) read(raw []byte, off int) error {
-	options := 0
+// read reads all records from the offset behind the question section.
+func (s *sections) read(raw []byte, off int) (err error) {
 	for section := range 3 {
 		for range binary.BigEndian.Uint16(raw[6+2*section:]) {
-			h, err := readHeader(raw, off)
-			if err != nil {
+			if off, err = s.readRecord(raw, off, section); err != nil {
 				return err
 			}
-			switch {
-			case section == 0 && relevant(h.rrtype), section == 1 && h.rrtype == dns.TypeSOA, section == 2 && h.rrtype == dns.TypeOPT:
-				rr, end, err := dns.UnpackRR(raw[:h.end], off)
-				if err != nil || end != h.end {
-					return errMalformed
-				}
-				if err := s.add(section, rr, h); err != nil {
-					return err
-				}
-			}
-			if h.rrtype == dns.TypeOPT {
-				if options++; options > 1 || section != 2 || raw[off] != 0 { // RFC 6891 section 6.1.1
-					return errMalformed
-				}
-			}
-			off = h.end
 		}
 	}
 	if off != len(raw) {
@@ -199,15 +141,40 @@ func (s *sections) read(raw []byte, off int) error {
 	return nil
 }
 
-func relevant(rrtype uint16) bool {
-	switch rrtype {
-	case dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeCNAME:
-		return true
+// readRecord reads one record and returns the offset behind it.
+func (s *sections) readRecord(raw []byte, off, section int) (end int, err error) {
+	h, err := readHeader(raw, off)
+	if err != nil {
+		return 0, err
 	}
-	return false
+	if h.rrtype == dns.TypeOPT {
+		if s.hasOptions || section != 2 || raw[off] != 0 { // RFC 6891 section 6.1.1
+			return 0, errMalformed
+		}
+		s.hasOptions = true
+	}
+	if !relevant(section, h.rrtype) {
+		return h.end, nil
+	}
+	rr, end, err := dns.UnpackRR(raw[:h.end], off)
+	if err != nil || end != h.end {
+		return 0, errMalformed
+	}
+	return end, s.add(section, rr, h)
 }
 
-// recordHeader is where a record ends and what it is.
+// relevant reports whether records of the type matter in the section.
+func relevant(section int, rrtype uint16) bool {
+	switch rrtype {
+	case dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeCNAME:
+		return section == 0
+	case dns.TypeSOA:
+		return section == 1
+	}
+	return rrtype == dns.TypeOPT
+}
+
+// recordHeader holds a record's type and class, and where it ends.
 type recordHeader struct {
 	rrtype, class uint16
 	bytes         int // of its data
@@ -215,7 +182,7 @@ type recordHeader struct {
 }
 
 func readHeader(raw []byte, off int) (recordHeader, error) {
-	for { // the owner's name: labels up to a root or a pointer
+	for { // the name: labels up to the root or a pointer
 		if off >= len(raw) {
 			return recordHeader{}, errMalformed
 		}
@@ -232,6 +199,7 @@ func readHeader(raw []byte, off int) (recordHeader, error) {
 			break
 		}
 	}
+
 	if off+10 > len(raw) {
 		return recordHeader{}, errMalformed
 	}
@@ -247,14 +215,16 @@ func readHeader(raw []byte, off int) (recordHeader, error) {
 	return h, nil
 }
 
+// add notes a record.
 func (s *sections) add(section int, rr dns.RR, h recordHeader) error {
-	if h.bytes == 0 && section < 2 { // the library reads it as an update's placeholder
+	if h.bytes == 0 && section < 2 { // the library takes this for the placeholder of a dynamic update
 		return errMalformed
 	}
 	if opt, ok := rr.(*dns.OPT); ok {
 		s.extendedRcode = opt.ExtendedRcode()
 		return nil
 	}
+
 	r := owned{name: plain(rr.Header().Name), ttl: ttlOf(rr.Header().Ttl)}
 	if soa, ok := rr.(*dns.SOA); ok {
 		r.ttl = min(r.ttl, ttlOf(soa.Minttl)) // RFC 2308 section 5
@@ -270,6 +240,7 @@ func (s *sections) add(section int, rr dns.RR, h recordHeader) error {
 		s.stray = true
 		return nil
 	}
+
 	switch rr := rr.(type) {
 	case *dns.A:
 		r.ip = netip.AddrFrom4([4]byte(rr.A.To4()))
@@ -282,7 +253,7 @@ func (s *sections) add(section int, rr dns.RR, h recordHeader) error {
 	return nil
 }
 
-// ttlOf reads a TTL; one with the top bit set is zero (RFC 2181 section 8).
+// ttlOf reads a TTL. One with the top bit set is zero (RFC 2181 section 8).
 func ttlOf(seconds uint32) time.Duration {
 	if seconds > 1<<31-1 {
 		return 0
@@ -290,101 +261,23 @@ func ttlOf(seconds uint32) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// conclude follows the aliases from name and fills a with what they lead to.
-func (s *sections) conclude(name string, a *answer) error {
-	end, ttl, hops, err := s.follow(name)
-	if err != nil {
-		return err
-	}
-	a.ttl = ttl
-	unavailable := false
-	for _, r := range s.records {
-		if r.name != end {
-			s.stray = true
-			continue
-		}
-		a.ttl = min(a.ttl, r.ttl)
-		if r.host == "" && s.t == typeSRV { // target ".": the service is decidedly not available (RFC 2782)
-			unavailable = true
-			continue
-		}
-		a.data = append(a.data, r.datum)
-	}
-	if (len(a.data) > 0 || unavailable) && !exists(a.rcode) {
-		return errMalformed // a name that does not exist has no records
-	}
-	if len(a.data) > 0 {
-		a.data = unique(a.data)
-		return nil
-	}
-	if unavailable {
-		a.rcode = dns.RcodeNameError
-		return nil
-	}
-	if hops == 0 && s.stray {
-		return errMalformed // it answers something, but not what was asked
-	}
-	for _, soa := range s.soa {
-		if within(end, soa.name) {
-			a.ttl = min(a.ttl, soa.ttl)
-			return nil
-		}
-	}
-	if hops > 0 && exists(a.rcode) {
-		a.alias = end
-		return nil
-	}
-	a.ttl = min(a.ttl, noSOATTL)
-	return nil
-}
-
-// follow walks the aliases from name to their end and tells the smallest TTL on the way.
-func (s *sections) follow(name string) (end string, ttl time.Duration, hops int, err error) {
-	ttl = ttlOf(1<<31 - 1)
-	for ; hops <= maxAliases; hops++ {
-		next := ""
-		for _, c := range s.aliases {
-			if c.name != name {
-				continue
-			}
-			if next != "" && next != c.host {
-				return "", 0, 0, errMalformed // two targets for one name (RFC 2181 section 10.1)
-			}
-			next, ttl = c.host, min(ttl, c.ttl)
-		}
-		if next == "" {
-			return name, ttl, hops, nil
-		}
-		name = next
-	}
-	return "", 0, 0, errAliasLoop
-}
-
-// within says whether name is zone or below it.
-func within(name, zone string) bool {
-	return zone == "" || name == zone || strings.HasSuffix(name, "."+zone)
-}
-
-// unique sorts records and leaves one of each; of a host and port with several priorities the
-// first.
-func unique(data []datum) []datum {
-	slices.SortFunc(data, func(a, b datum) int {
-		if c := compareData(a, b); c != 0 {
-			return c
-		}
-		return int(a.priority) - int(b.priority)
-	})
-	return slices.CompactFunc(data, func(a, b datum) bool { return compareData(a, b) == 0 })
-}
-
-// decisive says whether a server with this response code has answered the question.
+// decisive reports whether a server with this response code has answered the question.
 func decisive(rcode int) bool { return rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError }
 
-// exists says whether a decisive response code speaks of a name that exists.
+// exists reports whether a decisive response code means that the name exists.
 func exists(rcode int) bool { return rcode == dns.RcodeSuccess }
 
-// intolerant says whether a server that doesn't know EDNS0 would answer with this response code to
-// it (RFC 6891 section 7).
+// intolerant reports whether a server that doesn't know EDNS0 may have this response code for it
+// (RFC 6891 section 7).
 func intolerant(rcode int) bool {
 	return rcode == dns.RcodeFormatError || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeBadVers
+}
+
+// nameserverLines returns the first argument of each nameserver line of a resolv.conf(5).
+func nameserverLines(r io.Reader) []string {
+	config, err := dns.ClientConfigFromReader(r)
+	if err != nil {
+		return nil
+	}
+	return config.Servers
 }

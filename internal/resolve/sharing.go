@@ -4,7 +4,7 @@ import "time"
 
 // This file ties questions to the records that they share, under the engine's lock.
 
-// acquireAllLocked ties the question to its records: a service's hosts follow with its answer.
+// acquireAllLocked ties the question to its records. The hosts of a service follow with its answer.
 func (e *Engine) acquireAllLocked(q *question, now time.Time) {
 	if q.SRV {
 		q.service = e.acquireLocked(q, q.Name, typeSRV, now)
@@ -21,7 +21,7 @@ func (e *Engine) acquireFamiliesLocked(q *question, name string, now time.Time) 
 	return records
 }
 
-// acquireLocked makes the question a user of the record, which is made where there is none.
+// acquireLocked makes the question a user of the record, and makes the record where there is none.
 func (e *Engine) acquireLocked(q *question, name string, t qtype, now time.Time) *record {
 	up := q.owner.upstream
 	key := recordKey{name: name, t: t, upstream: up.key}
@@ -29,25 +29,26 @@ func (e *Engine) acquireLocked(q *question, name string, t qtype, now time.Time)
 	if r == nil {
 		r = &record{recordKey: key, up: up, users: map[*question]struct{}{}}
 		r.timer.record = r
-		if up.silent {
-			r.apply(result{kind: kindFailed, cause: causeSilent}, now, 0)
+		if up.forbidden {
+			r.apply(result{kind: kindFailed, cause: causeForbidden}, now, 0)
 		}
 		e.records[key] = r
 	}
 	r.users[q] = struct{}{}
-	q.owner.kept += len(r.entries)
+	q.owner.data += len(r.entries)
 	e.rescheduleLocked(r, now)
 	return r
 }
 
+// releaseLocked ends the question's use of the record, which may be nil.
 func (e *Engine) releaseLocked(q *question, r *record, now time.Time) {
 	if r == nil {
 		return
 	}
 	delete(r.users, q)
-	q.owner.kept -= len(r.entries)
+	q.owner.data -= len(r.entries)
 	if len(r.users) == 0 {
-		r.endLookups() // policy may have come to refuse the nameserver
+		r.endLookups() // a policy may refuse the nameserver now
 	}
 	if len(r.users) == 0 && !r.busy {
 		e.retireLocked(r, now)
@@ -56,14 +57,14 @@ func (e *Engine) releaseLocked(q *question, r *record, now time.Time) {
 	}
 }
 
-// retention is how long a record that nobody wants is kept: an owner who comes back soon asks
-// nothing anew.
+// retention is how long a record that nobody wants is kept, so that an owner who comes back soon
+// needs no new query.
 const retention = 30 * time.Second
 
-// retireLocked ends a record that nobody wants: at once where it knows nothing, else after the
+// retireLocked deletes a record that nobody wants, at once where it knows nothing, else after the
 // retention.
 func (e *Engine) retireLocked(r *record, now time.Time) {
-	if r.kind == kindNone || r.up.silent {
+	if r.kind == kindNone || r.up.forbidden {
 		e.schedule.set(&r.timer, time.Time{})
 		delete(e.records, r.recordKey)
 		return
@@ -79,7 +80,7 @@ func (e *Engine) releaseAllLocked(q *question, now time.Time) {
 	q.names, q.service, q.hosts = [2]*record{}, nil, nil
 }
 
-// dropLocked ends a question.
+// dropLocked removes a question from its owner.
 func (e *Engine) dropLocked(q *question, now time.Time) {
 	e.releaseAllLocked(q, now)
 	e.schedule.set(&q.timer, time.Time{})
@@ -87,16 +88,16 @@ func (e *Engine) dropLocked(q *question, now time.Time) {
 	delete(q.owner.questions, q.Question)
 }
 
-// moveLocked ties a question to the records of its owner's new upstream. What it publishes stays
-// until that has answered.
+// moveLocked ties a question to the records of its owner's new upstream. The published addresses
+// stay until that upstream has answered.
 func (e *Engine) moveLocked(q *question, now time.Time) {
-	v := q.view(now)
+	expiry := q.summarize(now).expiry
 	e.releaseAllLocked(q, now)
 	e.acquireAllLocked(q, now)
-	q.reseed(q.answer.Addrs, v.expiry)
+	q.reseed(q.answer.Addrs, expiry)
 }
 
-// updateLocked brings a question's hosts and answer to now, and says whether the answer changed.
+// updateLocked brings a question's hosts and answer to now, and reports whether the answer changed.
 func (e *Engine) updateLocked(q *question, now time.Time) bool {
 	if q.SRV {
 		e.syncHostsLocked(q, now)
@@ -108,45 +109,44 @@ func (e *Engine) updateLocked(q *question, now time.Time) bool {
 	return changed
 }
 
-// maxOwnerHosts bounds the hosts behind all services of one owner, and maxOwnerData the data of all
-// records that it wants, but that each holds one: what one object costs is not the decision of
-// foreign zones.
+// The bounds of one owner. Without them, the zones of others would decide what one object costs.
 const (
-	maxOwnerHosts = 10_000
-	maxOwnerData  = 2 * maxOwnerHosts
+	maxOwnerHosts = 10_000            // behind all services
+	maxOwnerData  = 2 * maxOwnerHosts // of all records that it wants; each record may hold one beyond it
 )
 
-// applyLocked takes over a lookup's result, as far as the record's owners have room for it: the one
-// that has most decides.
+// applyLocked takes over a lookup's result, up to the capacity that the record's owners have left.
+// The owner that has most left decides.
 func (e *Engine) applyLocked(r *record, found result, now time.Time) (changed bool) {
 	before := len(r.entries)
-	r.room = 1
+	r.capacity = 1
 	for q := range r.users {
-		r.room = max(r.room, max(maxOwnerData, e.options.MaxAddresses)-q.owner.kept+before)
+		r.capacity = max(r.capacity, max(maxOwnerData, e.options.MaxAddresses)-q.owner.data+before)
 	}
-	changed = r.apply(found, now, r.keep())
+	changed = r.apply(found, now, r.longestRemovalDelay())
 	for q := range r.users {
-		q.owner.kept += len(r.entries) - before
+		q.owner.data += len(r.entries) - before
 	}
 	return changed
 }
 
-// syncHostsLocked ties a service question to the hosts that may be published; where there are too
-// many, those it knows come first.
+// syncHostsLocked ties a service question to the hosts that may be published. Where these are too
+// many, known hosts come first.
 func (e *Engine) syncHostsLocked(q *question, now time.Time) {
 	var entries []entry
-	if q.service.standing(sibling{}, q.seedFrom, q.owner.settings, now).serving {
+	if q.service.assess(otherFamily{}, q.seedExpiry, q.owner.settings, now).serves {
 		entries, _ = q.service.visible(q.owner.settings, now)
 	}
 	wanted := map[string]struct{}{}
 	bound := min(e.options.MaxAddresses, maxOwnerHosts-q.owner.hosts+len(q.hosts))
 	for _, known := range []bool{true, false} {
-		for _, en := range entries {
-			if _, ok := q.hosts[en.host]; ok == known && len(wanted) < bound {
-				wanted[en.host] = struct{}{}
+		for _, service := range entries {
+			if _, ok := q.hosts[service.host]; ok == known && len(wanted) < bound {
+				wanted[service.host] = struct{}{}
 			}
 		}
 	}
+
 	for host, records := range q.hosts {
 		if _, ok := wanted[host]; !ok {
 			delete(q.hosts, host)
@@ -165,7 +165,7 @@ func (e *Engine) syncHostsLocked(q *question, now time.Time) {
 	}
 }
 
-// countStaleLocked keeps the number of names that serve stale.
+// countStaleLocked keeps the number of names that serve stale answers.
 func (e *Engine) countStaleLocked(q *question, before, after Status) {
 	switch {
 	case before != Stale && after == Stale:
@@ -180,9 +180,9 @@ func (e *Engine) countStaleLocked(q *question, before, after Status) {
 	e.metrics.stale.Set(float64(len(e.stale)))
 }
 
-// rescheduleLocked sets the record's next lookup to the earliest wish of its users.
+// rescheduleLocked sets the record's next lookup to the earliest time that any of its users wants.
 func (e *Engine) rescheduleLocked(r *record, now time.Time) {
-	if r.busy || r.up.silent {
+	if r.busy || r.up.forbidden {
 		return
 	}
 	if len(r.users) == 0 {
@@ -192,9 +192,8 @@ func (e *Engine) rescheduleLocked(r *record, now time.Time) {
 	var first time.Time
 	jitter := r.jitter()
 	for q := range r.users {
-		wish := r.refresh(q.owner.settings, q.needs(r, now), jitter)
-		if first.IsZero() || wish.Before(first) {
-			first = wish
+		if at := r.refreshAt(q.owner.settings, q.needs(r, now), jitter); first.IsZero() || at.Before(first) {
+			first = at
 		}
 	}
 	if first.Before(now) {
@@ -203,11 +202,12 @@ func (e *Engine) rescheduleLocked(r *record, now time.Time) {
 	e.scheduleLocked(&r.timer, first)
 }
 
-// rescheduleSiblingLocked lets the other family of a name follow what this one has become.
-func (e *Engine) rescheduleSiblingLocked(q *question, r *record, now time.Time) {
-	for _, s := range q.familiesOf(r) {
-		if s != nil && s != r {
-			e.rescheduleLocked(s, now)
+// rescheduleOtherFamilyLocked sets the next lookup of the name's other family, which depends on the
+// state of this one.
+func (e *Engine) rescheduleOtherFamilyLocked(q *question, r *record, now time.Time) {
+	for _, other := range q.familiesOf(r) {
+		if other != nil && other != r {
+			e.rescheduleLocked(other, now)
 		}
 	}
 }
@@ -218,22 +218,14 @@ func (e *Engine) rescheduleAllLocked(q *question, now time.Time) {
 	}
 }
 
-// scheduleLocked sets a timer and wakes Start where that comes before it would wake.
+// scheduleLocked sets a timer, and wakes Start where the time comes before Start would look.
 func (e *Engine) scheduleLocked(t *timer, at time.Time) {
 	e.schedule.set(t, at)
-	if !at.IsZero() && at.Before(e.sleeps) {
-		e.sleeps = at
+	if !at.IsZero() && at.Before(e.wakeAt) {
+		e.wakeAt = at
 		select {
 		case e.wake <- struct{}{}:
 		default:
 		}
 	}
-}
-
-// keep is how long an absent datum can matter to any user of the record.
-func (r *record) keep() (longest time.Duration) {
-	for q := range r.users {
-		longest = max(longest, q.owner.settings.removalDelay)
-	}
-	return longest
 }

@@ -68,13 +68,13 @@ func TestBlindnessIsRecorded(t *testing.T) {
 // TestBlindnessIsInTheStatus: users whose endpoints are concerned read of it in their Healthy
 // condition, for as long as it lasts.
 func TestBlindnessIsInTheStatus(t *testing.T) {
-	w := literalWorld(t)
+	env := literalEnv(t)
 	const told = "takes its own network for broken"
 	for _, blind := range []bool{true, false} {
-		w.prober.blind = blind
-		w.reconciler.memories.of(shop).statusTime = w.reconciler.now().Add(-statusPeriod)
-		w.settle()
-		got := w.condition(v1alpha1.ConditionHealthy)
+		env.prober.blind = blind
+		env.reconciler.memories.of(shop).statusTime = env.reconciler.now().Add(-statusPeriod)
+		env.settle()
+		got := env.condition(v1alpha1.ConditionHealthy)
 		if strings.Contains(got, told) != blind || !strings.HasPrefix(got, "True Healthy: 2 of 2 ") {
 			t.Errorf("blind %t: %s", blind, got)
 		}

@@ -88,30 +88,30 @@ func TestDecideFollowsItsTable(t *testing.T) {
 func TestForeignServiceGetsNoEndpointsOfAnInvalidSpec(t *testing.T) {
 	const invalid = `{targets: [{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}]}`
 	for _, restart := range []bool{false, true} {
-		w := literalWorld(t)
-		w.what = fmt.Sprintf("restart %t", restart)
-		w.spec(invalid)
-		w.settle()
+		env := literalEnv(t)
+		env.what = fmt.Sprintf("restart %t", restart)
+		env.spec(invalid)
+		env.settle()
 		if restart {
-			w.restart()
-			w.settle()
+			env.restart()
+			env.settle()
 		}
-		if n := len(w.endpoints()); n != 2 {
-			t.Errorf("%s: %d endpoints while the Service is ours, want both", w.what, n)
+		if n := len(env.endpoints()); n != 2 {
+			t.Errorf("%s: %d endpoints while the Service is ours, want both", env.what, n)
 		}
 
-		w.ok(w.live.Delete(t.Context(), w.service()))
+		env.ok(env.live.Delete(t.Context(), env.service()))
 		theirs := selectorless()
 		theirs.UID, theirs.Spec.Selector = "uid-of-theirs", map[string]string{"app": "shop"}
-		w.ok(w.live.Create(t.Context(), theirs))
-		w.settle()
-		w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
-		w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
-		if n := len(w.endpoints()); n != 0 {
-			t.Errorf("%s: %d endpoints behind somebody else's Service\n%s", w.what, n, w.state())
+		env.ok(env.live.Create(t.Context(), theirs))
+		env.settle()
+		env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+		env.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+		if n := len(env.endpoints()); n != 0 {
+			t.Errorf("%s: %d endpoints behind somebody else's Service\n%s", env.what, n, env.state())
 		}
-		if e := w.backend().Status.Endpoints; e.Total != 0 {
-			t.Errorf("%s: status says that %d endpoints are published", w.what, e.Total)
+		if e := env.backend().Status.Endpoints; e.Total != 0 {
+			t.Errorf("%s: status says that %d endpoints are published", env.what, e.Total)
 		}
 	}
 }

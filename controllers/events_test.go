@@ -21,28 +21,28 @@ const tieredSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: 
 // TestTierChangedSaysWhy: the event of a failover, of a return, of a pin and of a pin that takes
 // everything out.
 func TestTierChangedSaysWhy(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(tieredSpec)
-	w.settle()
-	w.events.take()
+	env := newTestEnv(t)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(tieredSpec)
+	env.settle()
+	env.events.take()
 	for _, step := range []struct {
 		name string
 		do   func()
 		want string
 	}{
-		{"failure", func() { verdict(probe.Unhealthy, 1, 2)(w) }, "Normal TierChanged Tier 1 is active in place of tier 0. 0 of 1 endpoints of tier 0 are healthy."},
-		{"return", func() { verdict(probe.Healthy, 1, 2)(w) }, "Normal TierChanged Tier 0 is active in place of tier 1. It has qualified for failbackDelaySeconds."},
-		{"pin", func() { w.spec(`{failover: {pinnedTier: 1}}`) }, "Normal TierChanged Tier 1 is active in place of tier 0. spec.failover.pinnedTier pins it."},
+		{"failure", func() { setVerdict(probe.Unhealthy, 1, 2)(env) }, "Normal TierChanged Tier 1 is active in place of tier 0. 0 of 1 endpoints of tier 0 are healthy."},
+		{"return", func() { setVerdict(probe.Healthy, 1, 2)(env) }, "Normal TierChanged Tier 0 is active in place of tier 1. It has qualified for failbackDelaySeconds."},
+		{"pin", func() { env.spec(`{failover: {pinnedTier: 1}}`) }, "Normal TierChanged Tier 1 is active in place of tier 0. spec.failover.pinnedTier pins it."},
 		{"pin of what is dead", func() {
-			verdict(probe.Unhealthy, 1, 2)(w)
-			w.settle()
-			w.spec(`{failover: {pinnedTier: 0}}`)
+			setVerdict(probe.Unhealthy, 1, 2)(env)
+			env.settle()
+			env.spec(`{failover: {pinnedTier: 0}}`)
 		}, "Warning TierChanged Tier 0 is active in place of tier 1. spec.failover.pinnedTier pins it. No endpoint is ready."},
 	} {
 		step.do()
-		w.settle()
-		if got := w.events.take(); !slices.Contains(got, step.want) {
+		env.settle()
+		if got := env.events.take(); !slices.Contains(got, step.want) {
 			t.Errorf("%s: %q lacks %q", step.name, got, step.want)
 		}
 	}
@@ -50,14 +50,14 @@ func TestTierChangedSaysWhy(t *testing.T) {
 
 // TestNoTierBeforeTheFirstEndpoint: an object whose name does not resolve never had a tier to lose.
 func TestNoTierBeforeTheFirstEndpoint(t *testing.T) {
-	w := newWorld(t)
-	w.spec(poolSpec)
-	w.settle()
-	w.resolver.known = map[string]resolve.Answer{
+	env := newTestEnv(t)
+	env.spec(poolSpec)
+	env.settle()
+	env.resolver.known = map[string]resolve.Answer{
 		"pool.example.com": {Status: resolve.Failed, Reason: resolve.ReasonNameNotFound, Cause: "NXDOMAIN"},
 	}
-	w.settle()
-	for _, e := range w.events.take() {
+	env.settle()
+	for _, e := range env.events.take() {
 		if strings.Contains(e, "TierChanged") {
 			t.Error(e)
 		}
@@ -66,15 +66,15 @@ func TestNoTierBeforeTheFirstEndpoint(t *testing.T) {
 
 // TestChangesAreLogged: verdicts, tiers and conditions that change stand in the log, a line each.
 func TestChangesAreLogged(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(tieredSpec)
-	w.settle()
-	verdict(probe.Unhealthy, 1, 2)(w)
-	w.refresh()
+	env := newTestEnv(t)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(tieredSpec)
+	env.settle()
+	setVerdict(probe.Unhealthy, 1, 2)(env)
+	env.refresh()
 	var lines []string
 	log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	if _, err := w.reconciler.Reconcile(ctrl.LoggerInto(t.Context(), log), ctrl.Request{NamespacedName: shop}); err != nil {
+	if _, err := env.reconciler.Reconcile(ctrl.LoggerInto(t.Context(), log), ctrl.Request{NamespacedName: shop}); err != nil {
 		t.Fatal(err)
 	}
 	all := strings.Join(lines, "\n")
@@ -89,39 +89,39 @@ func TestChangesAreLogged(t *testing.T) {
 
 // TestServiceRecreated: a Service that somebody deletes comes back with another cluster IP, which an event tells once.
 func TestServiceRecreated(t *testing.T) {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
+	env := newTestEnv(t)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(literalSpec)
+	env.settle()
 	var s corev1.Service
-	w.ok(w.live.Get(t.Context(), shop, &s))
-	w.ok(w.live.Delete(t.Context(), &s))
-	w.writes++
-	w.refresh()
-	w.events.take()
-	w.settle()
+	env.ok(env.live.Get(t.Context(), shop, &s))
+	env.ok(env.live.Delete(t.Context(), &s))
+	env.writes++
+	env.refresh()
+	env.events.take()
+	env.settle()
 	recreated := func(e string) bool {
 		return strings.HasPrefix(e, "Warning ServiceRecreated Service \"shop\" was deleted and has been made anew")
 	}
-	if got := w.events.take(); !slices.ContainsFunc(got, recreated) {
+	if got := env.events.take(); !slices.ContainsFunc(got, recreated) {
 		t.Errorf("%q", got)
 	}
-	w.spec(`{drainSeconds: 5}`)
-	w.settle()
-	if got := w.events.take(); slices.ContainsFunc(got, recreated) {
+	env.spec(`{drainSeconds: 5}`)
+	env.settle()
+	if got := env.events.take(); slices.ContainsFunc(got, recreated) {
 		t.Errorf("told again: %q", got)
 	}
 }
 
 // TestMetricsOfOneObject: what status says of traffic is in metrics, and goes with the object.
 func TestMetricsOfOneObject(t *testing.T) {
-	w := newWorld(t)
+	env := newTestEnv(t)
 	registry := prometheus.NewRegistry()
-	w.reconciler.Metrics = NewMetrics(registry)
+	env.reconciler.Metrics = NewMetrics(registry)
 	want := func(when string, want map[string]float64) {
 		t.Helper()
 		families, err := registry.Gather()
-		w.ok(err)
+		env.ok(err)
 		got := map[string]float64{}
 		for _, f := range families {
 			if name := f.GetName(); strings.Contains(name, "ready") || strings.Contains(name, "tier") {
@@ -132,24 +132,24 @@ func TestMetricsOfOneObject(t *testing.T) {
 			t.Errorf("%s: -want +got:\n%s", when, diff)
 		}
 	}
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(tieredSpec)
-	w.settle()
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(tieredSpec)
+	env.settle()
 	want("healthy", map[string]float64{
 		"externalbackend_ready_endpoints": 1,
 		"externalbackend_active_tier":     0,
 		"externalbackend_ready":           1,
 	})
-	verdict(probe.Unhealthy, 1, 2)(w)
-	w.settle()
+	setVerdict(probe.Unhealthy, 1, 2)(env)
+	env.settle()
 	want("failed over", map[string]float64{
 		"externalbackend_ready_endpoints": 1,
 		"externalbackend_active_tier":     1,
 		"externalbackend_ready":           1,
 	})
-	verdict(probe.Unhealthy, 2, 3)(w)
-	w.settle()
+	setVerdict(probe.Unhealthy, 2, 3)(env)
+	env.settle()
 	want("all dead", map[string]float64{"externalbackend_ready_endpoints": 0, "externalbackend_ready": 0})
-	w.reconciler.Metrics.forget(shop)
+	env.reconciler.Metrics.forget(shop)
 	want("gone", map[string]float64{})
 }

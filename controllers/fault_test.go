@@ -20,11 +20,11 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// story is a sequence of changes, after each of which the world comes to rest.
+// story is a sequence of changes. After each of them the testEnv settles.
 type story struct {
 	name    string
 	objects func() []client.Object
-	steps   []func(w *world)
+	steps   []func(env *testEnv)
 }
 
 func addresses(from, to int) []resolve.Addr {
@@ -35,57 +35,57 @@ func addresses(from, to int) []resolve.Addr {
 	return out
 }
 
-// resolves makes pool.example.com answer with the addresses 203.0.113.from to to-1.
-func resolves(from, to int) func(*world) {
-	return func(w *world) {
-		w.resolver.known = map[string]resolve.Answer{
+// setAnswer makes pool.example.com resolve to the addresses 203.0.113.from to to-1.
+func setAnswer(from, to int) func(*testEnv) {
+	return func(env *testEnv) {
+		env.resolver.known = map[string]resolve.Answer{
 			"pool.example.com": {Status: resolve.Current, Addrs: addresses(from, to)},
 		}
 	}
 }
 
-// verdict is what the probes say of these addresses from now on.
-func verdict(v probe.Verdict, from, to int) func(*world) {
-	return func(w *world) {
-		if w.prober.verdicts == nil {
-			w.prober.verdicts = map[netip.Addr]probe.Verdict{}
+// setVerdict sets the verdict of the probes of the addresses 203.0.113.from to to-1.
+func setVerdict(v probe.Verdict, from, to int) func(*testEnv) {
+	return func(env *testEnv) {
+		if env.prober.verdicts == nil {
+			env.prober.verdicts = map[netip.Addr]probe.Verdict{}
 		}
 		for _, a := range addresses(from, to) {
-			w.prober.verdicts[a.IP] = v
+			env.prober.verdicts[a.IP] = v
 		}
 	}
 }
 
-func spec(text string) func(*world) { return func(w *world) { w.spec(text) } }
+func spec(text string) func(*testEnv) { return func(env *testEnv) { env.spec(text) } }
 
 const poolSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: pool, hostname: pool.example.com}], healthCheck: {tcpSocket: {}}}`
 
 var stories = []story{
 	{
 		name: "a pool grows, flips, rolls over and shrinks",
-		steps: []func(*world){
-			func(w *world) { resolves(1, 6)(w); w.spec(poolSpec) },
-			verdict(probe.Healthy, 1, 20),
-			resolves(1, 12),
-			verdict(probe.Unhealthy, 3, 5),
-			resolves(5, 15),
-			resolves(13, 15),
+		steps: []func(*testEnv){
+			func(env *testEnv) { setAnswer(1, 6)(env); env.spec(poolSpec) },
+			setVerdict(probe.Healthy, 1, 20),
+			setAnswer(1, 12),
+			setVerdict(probe.Unhealthy, 3, 5),
+			setAnswer(5, 15),
+			setAnswer(13, 15),
 		},
 	},
 	{
 		name: "verdicts alone change", // from plan to plan, which recall one another
-		steps: []func(*world){
-			func(w *world) { resolves(1, 12)(w); verdict(probe.Healthy, 1, 12)(w); w.spec(poolSpec) },
-			verdict(probe.Unhealthy, 2, 4),
-			func(w *world) { verdict(probe.Healthy, 2, 4)(w); verdict(probe.Unhealthy, 6, 11)(w) },
-			verdict(probe.Unhealthy, 1, 12),
-			verdict(probe.Healthy, 1, 12),
+		steps: []func(*testEnv){
+			func(env *testEnv) { setAnswer(1, 12)(env); setVerdict(probe.Healthy, 1, 12)(env); env.spec(poolSpec) },
+			setVerdict(probe.Unhealthy, 2, 4),
+			func(env *testEnv) { setVerdict(probe.Healthy, 2, 4)(env); setVerdict(probe.Unhealthy, 6, 11)(env) },
+			setVerdict(probe.Unhealthy, 1, 12),
+			setVerdict(probe.Healthy, 1, 12),
 		},
 	},
 	{
 		name: "ClusterIP, Headless, NodePort, ExternalName",
-		steps: []func(*world){
-			func(w *world) { resolves(1, 5)(w); verdict(probe.Healthy, 1, 5)(w); w.spec(poolSpec) },
+		steps: []func(*testEnv){
+			func(env *testEnv) { setAnswer(1, 5)(env); setVerdict(probe.Healthy, 1, 5)(env); env.spec(poolSpec) },
 			spec(`{service: {type: Headless}}`),
 			spec(`{service: {type: NodePort, labels: {a: b}}}`),
 			spec(`{service: {type: ExternalName}, healthCheck: null}`),
@@ -94,8 +94,8 @@ var stories = []story{
 	},
 	{
 		name: "ports that change move every endpoint to another group",
-		steps: []func(*world){
-			func(w *world) { resolves(1, 9)(w); verdict(probe.Healthy, 1, 9)(w); w.spec(poolSpec) },
+		steps: []func(*testEnv){
+			func(env *testEnv) { setAnswer(1, 9)(env); setVerdict(probe.Healthy, 1, 9)(env); env.spec(poolSpec) },
 			spec(`{ports: [{name: http, port: 80, targetPort: 9090, protocol: TCP}]}`),
 			spec(`{ports: [{name: http, port: 80, targetPort: 9090, protocol: TCP}, {name: admin, port: 81, protocol: TCP}]}`),
 		},
@@ -129,12 +129,12 @@ var stories = []story{
 				},
 			}
 		},
-		steps: []func(*world){
-			func(w *world) {
-				resolves(1, 4)(w)
-				w.spec(`{service: {adoptionPolicy: IfSelectorless}, ` + poolSpec[1:])
+		steps: []func(*testEnv){
+			func(env *testEnv) {
+				setAnswer(1, 4)(env)
+				env.spec(`{service: {adoptionPolicy: IfSelectorless}, ` + poolSpec[1:])
 			},
-			verdict(probe.Healthy, 1, 3),
+			setVerdict(probe.Healthy, 1, 3),
 		},
 	},
 }
@@ -153,11 +153,11 @@ func fates() map[string]fault {
 	}
 }
 
-func (s *story) begin(t *testing.T) *world {
+func (s *story) begin(t *testing.T) *testEnv {
 	if s.objects == nil {
-		return newWorld(t)
+		return newTestEnv(t)
 	}
-	return newWorld(t, s.objects()...)
+	return newTestEnv(t, s.objects()...)
 }
 
 // chapter is one step of a story as it goes undisturbed: what there was before it, how many writes
@@ -166,7 +166,7 @@ type chapter struct {
 	before   []client.Object
 	known    map[string]resolve.Answer
 	verdicts map[netip.Addr]probe.Verdict
-	step     func(*world)
+	step     func(*testEnv)
 	writes   int
 	after    string
 	// stable are the addresses that are published before and after.
@@ -175,24 +175,24 @@ type chapter struct {
 
 // tell goes through the story undisturbed.
 func (s *story) tell(t *testing.T) []chapter {
-	w := s.begin(t)
+	env := s.begin(t)
 	var out []chapter
 	for i, step := range s.steps {
 		c := chapter{
-			before:   w.objects(),
-			known:    maps.Clone(w.resolver.known),
-			verdicts: maps.Clone(w.prober.verdicts),
+			before:   env.objects(),
+			known:    maps.Clone(env.resolver.known),
+			verdicts: maps.Clone(env.prober.verdicts),
 			step:     step,
 		}
-		writes, published := w.writes, w.endpoints()
-		step(w)
-		w.settle()
-		for a := range w.endpoints() {
+		writes, published := env.writes, env.endpoints()
+		step(env)
+		env.settle()
+		for a := range env.endpoints() {
 			if _, ok := published[a]; ok {
 				c.stable = append(c.stable, a)
 			}
 		}
-		c.writes, c.after = w.writes-writes, w.state()
+		c.writes, c.after = env.writes-writes, env.state()
 		if c.writes == 0 {
 			t.Fatalf("step %d writes nothing and so tests nothing", i)
 		}
@@ -222,21 +222,21 @@ func TestEveryWriteMayFail(t *testing.T) {
 // retell takes the step with its n-th write going wrong.
 func (c *chapter) retell(t *testing.T, what string, n int, f fault, lag bool) {
 	t.Helper()
-	w := newWorld(t, c.before...)
-	w.what = fmt.Sprintf("%s, lag=%t", what, lag)
-	w.resolver.known, w.prober.verdicts = maps.Clone(c.known), maps.Clone(c.verdicts)
-	w.settle()
-	first := w.writes
-	w.fault = func(i int) fault {
+	env := newTestEnv(t, c.before...)
+	env.what = fmt.Sprintf("%s, lag=%t", what, lag)
+	env.resolver.known, env.prober.verdicts = maps.Clone(c.known), maps.Clone(c.verdicts)
+	env.settle()
+	first := env.writes
+	env.fault = func(i int) fault {
 		if i == first+n {
 			return f
 		}
 		return fault{}
 	}
-	w.lag, w.stable = lag, c.stable
-	c.step(w)
-	w.settle()
-	if diff := cmp.Diff(c.after, w.state()); diff != "" {
-		t.Errorf("%s (-undisturbed +disturbed):\n%s", w.what, diff)
+	env.lag, env.stable = lag, c.stable
+	c.step(env)
+	env.settle()
+	if diff := cmp.Diff(c.after, env.state()); diff != "" {
+		t.Errorf("%s (-undisturbed +disturbed):\n%s", env.what, diff)
 	}
 }

@@ -33,29 +33,29 @@ func TestKeptSlicesAreTakenOver(t *testing.T) {
 func testKeptSlicesAreTakenOver(t *testing.T, way string, controlled bool) {
 	service, slice := leftBy("former", shop.Name)
 	slice.OwnerReferences[0].Controller = new(controlled)
-	w := newWorld(t, service, slice)
-	w.what, w.stable = way, []netip.Addr{netip.MustParseAddr("203.0.113.1")}
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(having(way))
-	w.settle()
-	w.expect(v1alpha1.ConditionReady, "True")
-	if w.slices()[slice.Name] == nil {
+	env := newTestEnv(t, service, slice)
+	env.what, env.stable = way, []netip.Addr{netip.MustParseAddr("203.0.113.1")}
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(having(way))
+	env.settle()
+	env.expect(v1alpha1.ConditionReady, "True")
+	if env.slices()[slice.Name] == nil {
 		t.Error("the slice of before has gone at once, although its ExternalBackend may be about to come back")
 	}
-	time.Sleep(w.look(shop.Name).RequeueAfter)
-	w.settle()
-	if w.slices()[slice.Name] != nil {
+	time.Sleep(env.look(shop.Name).RequeueAfter)
+	env.settle()
+	if env.slices()[slice.Name] != nil {
 		t.Error("the slice of before is still there")
 	}
-	verdict(probe.Unhealthy, 1, 2)(w)
-	w.settle()
-	for addr, e := range w.endpoints() {
+	setVerdict(probe.Unhealthy, 1, 2)(env)
+	env.settle()
+	for addr, e := range env.endpoints() {
 		if want := addr == netip.MustParseAddr("203.0.113.2"); e.Ready != want {
 			t.Errorf("%s is ready: %t", addr, e.Ready)
 		}
 	}
-	if n := len(w.endpoints()); n != 2 {
-		t.Errorf("%d endpoints, not the 2 of spec\n%s", n, w.state())
+	if n := len(env.endpoints()); n != 2 {
+		t.Errorf("%d endpoints, not the 2 of spec\n%s", n, env.state())
 	}
 }
 
@@ -64,17 +64,17 @@ func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, slice := leftBy("former", shop.Name)
 		slice.Endpoints = slice.Endpoints[1:] // none that is shared
-		w := newWorld(t, service, slice)
-		w.spec(having(attaching))
-		w.settle()
+		env := newTestEnv(t, service, slice)
+		env.spec(having(attaching))
+		env.settle()
 		time.Sleep(keptGrace)
-		w.settle()
-		if w.slices()[slice.Name] == nil {
+		env.settle()
+		if env.slices()[slice.Name] == nil {
 			t.Error("the slice of before has gone although none of ours is ready")
 		}
-		verdict(probe.Healthy, 1, 3)(w)
-		w.settle()
-		if w.slices()[slice.Name] != nil {
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.settle()
+		if env.slices()[slice.Name] != nil {
 			t.Error("the slice of before is still there although ours are ready")
 		}
 	})
@@ -85,10 +85,10 @@ func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 func TestSiblingsThatAreKeptComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, slice := leftBy("former", shop.Name)
-		w := newWorld(t, service, slice)
-		verdict(probe.Healthy, 1, 9)(w)
-		w.spec(having(attaching))
-		w.settle()
+		env := newTestEnv(t, service, slice)
+		setVerdict(probe.Healthy, 1, 9)(env)
+		env.spec(having(attaching))
+		env.settle()
 		time.Sleep(keptGrace / 2)
 		former := &v1alpha1.ExternalBackend{
 			ObjectMeta: metav1.ObjectMeta{
@@ -99,11 +99,11 @@ func TestSiblingsThatAreKeptComeBack(t *testing.T) {
 			},
 		}
 		former.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: shop.Name}
-		w.ok(w.live.Create(t.Context(), former))
-		w.settle()
+		env.ok(env.live.Create(t.Context(), former))
+		env.settle()
 		time.Sleep(keptGrace)
-		w.settle()
-		if w.slices()[slice.Name] == nil {
+		env.settle()
+		if env.slices()[slice.Name] == nil {
 			t.Error("the slice of the one that has come back was taken over")
 		}
 	})
@@ -116,19 +116,19 @@ func TestSlicesThatWaitAreLeftAlone(t *testing.T) {
 	for _, way := range []string{adopting, attaching} {
 		service, slice := leftBy("former", shop.Name)
 		slice.OwnerReferences = nil
-		w := newWorld(t, service, slice)
-		verdict(probe.Healthy, 1, 3)(w)
-		w.spec(having(way))
-		w.settle()
-		w.look("former")
-		verdict(probe.Unhealthy, 2, 3)(w)
-		w.settle()
-		left := w.slices()[slice.Name]
+		env := newTestEnv(t, service, slice)
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.spec(having(way))
+		env.settle()
+		env.look("former")
+		setVerdict(probe.Unhealthy, 2, 3)(env)
+		env.settle()
+		left := env.slices()[slice.Name]
 		if left == nil || !equality.Semantic.DeepEqual(left.Endpoints, slice.Endpoints) {
 			t.Errorf("%s: the slice that waits is %v", way, left)
 		}
 		var own []endpointslice.Endpoint
-		for name, s := range w.slices() {
+		for name, s := range env.slices() {
 			if name != slice.Name {
 				own = append(own, endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()...)
 			}
@@ -136,7 +136,7 @@ func TestSlicesThatWaitAreLeftAlone(t *testing.T) {
 		if len(own) != 1 || own[0].Addr != netip.MustParseAddr("203.0.113.2") || own[0].Ready {
 			t.Errorf("%s: of our own are published %v", way, own)
 		}
-		if s := w.backend().Status.Targets; !slices.ContainsFunc(s, func(s v1alpha1.TargetStatus) bool {
+		if s := env.backend().Status.Targets; !slices.ContainsFunc(s, func(s v1alpha1.TargetStatus) bool {
 			return s.Name == "a" && s.Reason == v1alpha1.TargetReasonDuplicateAddress
 		}) {
 			t.Errorf("%s: the target whose address waits is not reported: %v", way, s)

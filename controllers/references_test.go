@@ -42,13 +42,13 @@ func TestMissingReferenceIsReadOften(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := literalWorld(t)
-				reader := &timedReads{Reader: w.live, start: time.Now(), holds: test.there}
-				w.reconciler.Live = reader
-				w.spec(referring)
+				env := literalEnv(t)
+				reader := &timedReads{Reader: env.live, start: time.Now(), holds: test.there}
+				env.reconciler.Live = reader
+				env.spec(referring)
 				for time.Since(reader.start) <= 5*time.Minute {
-					result, err := w.reconcile()
-					w.ok(err)
+					result, err := env.reconcile()
+					env.ok(err)
 					time.Sleep(max(result.RequeueAfter, time.Millisecond))
 				}
 				if diff := cmp.Diff(test.reads, reader.reads); diff != "" {

@@ -48,54 +48,54 @@ func TestRestore(t *testing.T) {
 }
 
 func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy) {
-	w := newWorld(t)
+	env := newTestEnv(t)
 	if way != created {
-		w = newWorld(t, selectorless())
+		env = newTestEnv(t, selectorless())
 	}
-	verdict(probe.Healthy, 1, 9)(w)
-	w.prober.verdicts[netip.MustParseAddr("203.0.113.1")] = probe.Unhealthy
-	w.prober.verdicts[netip.MustParseAddr("203.0.113.2")] = probe.Unhealthy
-	w.spec(strings.Replace(tiersSpec, "{ports", way, 1))
-	w.settle()
-	w.spec(
+	setVerdict(probe.Healthy, 1, 9)(env)
+	env.prober.verdicts[netip.MustParseAddr("203.0.113.1")] = probe.Unhealthy
+	env.prober.verdicts[netip.MustParseAddr("203.0.113.2")] = probe.Unhealthy
+	env.spec(strings.Replace(tiersSpec, "{ports", way, 1))
+	env.settle()
+	env.spec(
 		`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3, adminState: Draining},
 		{name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1}]}`,
 	) // "gone" drains
-	w.settle()
-	before, backup, service := w.slices(), w.backend(), w.service()
-	if e := w.endpoints()[netip.MustParseAddr("203.0.113.6")]; e.DrainUntil.IsZero() || *backup.Status.ActiveTier != 1 {
-		t.Fatalf("before: %s", w.state())
+	env.settle()
+	before, backup, service := env.slices(), env.backend(), env.service()
+	if e := env.endpoints()[netip.MustParseAddr("203.0.113.6")]; e.DrainUntil.IsZero() || *backup.Status.ActiveTier != 1 {
+		t.Fatalf("before: %s", env.state())
 	}
-	for _, o := range w.objects() {
-		w.ok(w.live.Delete(t.Context(), o))
+	for _, o := range env.objects() {
+		env.ok(env.live.Delete(t.Context(), o))
 	}
 
-	w.restart()
-	w.prober.verdicts = nil // nobody has been probed anew
-	w.look(shop.Name)
+	env.restart()
+	env.prober.verdicts = nil // nobody has been probed anew
+	env.look(shop.Name)
 	for what := range strings.FieldsSeq(order) {
 		switch what {
 		case "service":
-			w.ok(w.live.Create(t.Context(), restored(service.DeepCopy(), "uid-of-service-2")))
+			env.ok(env.live.Create(t.Context(), restored(service.DeepCopy(), "uid-of-service-2")))
 		case "slices":
 			for name, s := range before {
-				w.ok(w.live.Create(t.Context(), restored(s.DeepCopy(), types.UID("uid-of-restored-"+name))))
+				env.ok(env.live.Create(t.Context(), restored(s.DeepCopy(), types.UID("uid-of-restored-"+name))))
 			}
 		case "backend":
 			b := restored(backup.DeepCopy(), "uid-of-shop-2")
 			b.Status = v1alpha1.ExternalBackendStatus{ObservedGeneration: -1}
 			b.Spec.DeletionPolicy = policy
 			b.CreationTimestamp = metav1.Now()
-			w.ok(w.live.Create(t.Context(), b))
+			env.ok(env.live.Create(t.Context(), b))
 		}
-		w.settle()
-		if _, ok := w.slices()[slices.Sorted(maps.Keys(before))[0]]; ok {
-			w.sameEndpoints("after "+what, before)
+		env.settle()
+		if _, ok := env.slices()[slices.Sorted(maps.Keys(before))[0]]; ok {
+			env.sameEndpoints("after "+what, before)
 		}
 	}
 
-	w.sameEndpoints("at the end", before)
-	for name, s := range w.slices() {
+	env.sameEndpoints("at the end", before)
+	for name, s := range env.slices() {
 		if got, was := s.Annotations["external-backend.io/endpoints"], before[name].Annotations["external-backend.io/endpoints"]; got != was {
 			t.Errorf("the annotation of slice %s was %q and is %q", name, was, got)
 		}
@@ -103,10 +103,10 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 			t.Errorf("slice %s belongs to %v", name, ref)
 		}
 	}
-	if s := w.service(); s.UID != "uid-of-service-2" || s.Spec.ClusterIP != service.Spec.ClusterIP {
+	if s := env.service(); s.UID != "uid-of-service-2" || s.Spec.ClusterIP != service.Spec.ClusterIP {
 		t.Errorf("the Service is %s with %s", s.UID, s.Spec.ClusterIP)
 	}
-	if got := w.backend().Status.ActiveTier; got == nil || *got != 1 {
+	if got := env.backend().Status.ActiveTier; got == nil || *got != 1 {
 		t.Errorf("the active tier is %v", got)
 	}
 }
@@ -115,50 +115,50 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 // restore half a minute to bring it.
 func TestRestoredServiceIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := literalWorld(t)
-		service, backend := w.service(), w.backend()
+		env := literalEnv(t)
+		service, backend := env.service(), env.backend()
 		arrive := func() {
-			for _, o := range []client.Object{w.service(), w.backend()} {
-				w.ok(w.live.Delete(t.Context(), o))
+			for _, o := range []client.Object{env.service(), env.backend()} {
+				env.ok(env.live.Delete(t.Context(), o))
 			}
-			for _, s := range w.slices() {
+			for _, s := range env.slices() {
 				s.OwnerReferences = nil
-				w.ok(w.live.Update(t.Context(), s))
+				env.ok(env.live.Update(t.Context(), s))
 			}
-			w.look(shop.Name)
-			b := restored(backend.DeepCopy(), types.UID(fmt.Sprintf("uid-of-shop-%d", w.writes)))
+			env.look(shop.Name)
+			b := restored(backend.DeepCopy(), types.UID(fmt.Sprintf("uid-of-shop-%d", env.writes)))
 			b.CreationTimestamp = metav1.Now()
 			b.Status = v1alpha1.ExternalBackendStatus{ObservedGeneration: -1}
-			w.ok(w.live.Create(t.Context(), b))
+			env.ok(env.live.Create(t.Context(), b))
 		}
 		arrive()
-		if wait := w.look(shop.Name).RequeueAfter; wait <= 28*time.Second || wait > serviceGrace || w.service() != nil {
-			t.Errorf("looks again after %v, with a Service: %t", wait, w.service() != nil)
+		if wait := env.look(shop.Name).RequeueAfter; wait <= 28*time.Second || wait > serviceGrace || env.service() != nil {
+			t.Errorf("looks again after %v, with a Service: %t", wait, env.service() != nil)
 		}
-		w.expect(v1alpha1.ConditionProgrammed, `False ServiceNotFound: Service "shop" does not exist`)
+		env.expect(v1alpha1.ConditionProgrammed, `False ServiceNotFound: Service "shop" does not exist`)
 		time.Sleep(25 * time.Second)
-		w.ok(w.live.Create(t.Context(), restored(service.DeepCopy(), "uid-of-service-2")))
-		w.settle()
-		w.expect(v1alpha1.ConditionReady, "True")
-		if s := w.service(); s.UID != "uid-of-service-2" {
+		env.ok(env.live.Create(t.Context(), restored(service.DeepCopy(), "uid-of-service-2")))
+		env.settle()
+		env.expect(v1alpha1.ConditionReady, "True")
+		if s := env.service(); s.UID != "uid-of-service-2" {
 			t.Errorf("the Service is another one: %s", s.UID)
 		}
 
 		arrive()
-		time.Sleep(w.look(shop.Name).RequeueAfter)
-		w.settle()
-		if w.service() == nil {
+		time.Sleep(env.look(shop.Name).RequeueAfter)
+		env.settle()
+		if env.service() == nil {
 			t.Error("no Service is made although none came back")
 		}
 
 		// One that is deleted by hand later on is made anew at once.
-		w.ok(w.live.Delete(t.Context(), w.service()))
-		for _, s := range w.slices() {
+		env.ok(env.live.Delete(t.Context(), env.service()))
+		for _, s := range env.slices() {
 			s.OwnerReferences = nil
-			w.ok(w.live.Update(t.Context(), s))
+			env.ok(env.live.Update(t.Context(), s))
 		}
-		w.settle()
-		if w.service() == nil {
+		env.settle()
+		if env.service() == nil {
 			t.Error("the Service that was deleted by hand is not made anew")
 		}
 	})
@@ -196,16 +196,16 @@ func TestOrphans(t *testing.T) {
 				started := time.Now()
 				time.Sleep(tt.up)
 				slice.CreationTimestamp = metav1.NewTime(started.Add(-tt.age))
-				w := newWorld(t, slice)
+				env := newTestEnv(t, slice)
 				if tt.service {
-					w = newWorld(t, slice, selectorless())
+					env = newTestEnv(t, slice, selectorless())
 				}
-				w.reconciler.Started, w.reconciler.Options.OrphanGrace = started, grace
-				wait := w.look("former").RequeueAfter
+				env.reconciler.Started, env.reconciler.Options.OrphanGrace = started, grace
+				wait := env.look("former").RequeueAfter
 				if wait != tt.looks {
 					t.Errorf("looks again after %v, not %v", wait, tt.looks)
 				}
-				if left := len(w.slices()) > 0; left != tt.left {
+				if left := len(env.slices()) > 0; left != tt.left {
 					t.Errorf("still there: %t, want %t", left, tt.left)
 				}
 			})
@@ -222,13 +222,13 @@ func TestOrphansOfAnArrival(t *testing.T) {
 	} {
 		_, slice := leftBy("former", shop.Name)
 		slice.OwnerReferences = nil
-		w := newWorld(t, slice)
-		w.reconciler.Options.OrphanGrace = 0
-		w.ok(w.live.Create(t.Context(), arrives))
+		env := newTestEnv(t, slice)
+		env.reconciler.Options.OrphanGrace = 0
+		env.ok(env.live.Create(t.Context(), arrives))
 		key := types.NamespacedName{Namespace: shop.Namespace, Name: "former"}
-		_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}) // on the cache of before
-		w.ok(err)
-		if len(w.slices()) == 0 {
+		_, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}) // on the cache of before
+		env.ok(err)
+		if len(env.slices()) == 0 {
 			t.Errorf("deleted although there is a %T", arrives)
 		}
 	}
@@ -266,10 +266,10 @@ func leftBy(former, name string) (*corev1.Service, *discoveryv1.EndpointSlice) {
 func TestOrphansHearOfTheirService(t *testing.T) {
 	service, slice := leftBy("former", shop.Name)
 	slice.OwnerReferences = nil
-	w := newWorld(t, service, slice)
-	w.spec(having(attaching))
-	w.refresh()
-	got := w.reconciler.requestsForService(t.Context(), service)
+	env := newTestEnv(t, service, slice)
+	env.spec(having(attaching))
+	env.refresh()
+	got := env.reconciler.requestsForService(t.Context(), service)
 	if want := []ctrl.Request{newRequest(shop.Namespace, "shop"), newRequest(shop.Namespace, "former")}; !slices.Equal(
 		got,
 		want,
@@ -282,35 +282,35 @@ func TestOrphansHearOfTheirService(t *testing.T) {
 // whatever the manager has seen of it.
 func TestOrphanedUnderARunningManager(t *testing.T) {
 	for _, way := range []string{created, adopting, attaching} {
-		w := newWorld(t)
+		env := newTestEnv(t)
 		if way != created {
-			w = newWorld(t, selectorless())
+			env = newTestEnv(t, selectorless())
 		}
-		verdict(probe.Healthy, 1, 3)(w)
-		w.spec(having(way))
-		w.settle()
-		before, uid := w.slices(), w.backend().UID
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.spec(having(way))
+		env.settle()
+		before, uid := env.slices(), env.backend().UID
 		// The garbage collector takes the references to the ExternalBackend off, then lets it go.
-		b := w.backend()
+		b := env.backend()
 		b.Finalizers = []string{metav1.FinalizerOrphanDependents}
-		w.ok(w.live.Update(t.Context(), b))
-		w.ok(w.live.Delete(t.Context(), b))
+		env.ok(env.live.Update(t.Context(), b))
+		env.ok(env.live.Delete(t.Context(), b))
 		ofBackend := func(ref metav1.OwnerReference) bool { return ref.UID == uid }
-		for _, o := range w.objects() {
+		for _, o := range env.objects() {
 			if o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), ofBackend)); o.GetName() != shop.Name ||
 				o.GetUID() != uid {
-				w.ok(w.live.Update(t.Context(), o))
-				w.look(shop.Name)
+				env.ok(env.live.Update(t.Context(), o))
+				env.look(shop.Name)
 			}
 		}
-		b = w.backend()
+		b = env.backend()
 		b.Finalizers = nil
-		w.ok(w.live.Update(t.Context(), b))
-		w.look(shop.Name)
-		w.restart()
-		w.look(shop.Name)
-		w.sameEndpoints(way, before)
-		if s := w.service(); s == nil || owner(s) != "" {
+		env.ok(env.live.Update(t.Context(), b))
+		env.look(shop.Name)
+		env.restart()
+		env.look(shop.Name)
+		env.sameEndpoints(way, before)
+		if s := env.service(); s == nil || owner(s) != "" {
 			t.Errorf("%s: the Service is %v", way, s)
 		}
 	}

@@ -43,21 +43,21 @@ func selectorless() *corev1.Service {
 }
 
 // service is the Service as the API server has it; nil where there is none.
-func (w *world) service() *corev1.Service {
-	w.t.Helper()
+func (env *testEnv) service() *corev1.Service {
+	env.t.Helper()
 	var s corev1.Service
-	if err := w.live.Get(w.t.Context(), shop, &s); err != nil {
-		w.ok(client.IgnoreNotFound(err))
+	if err := env.live.Get(env.t.Context(), shop, &s); err != nil {
+		env.ok(client.IgnoreNotFound(err))
 		return nil
 	}
 	return &s
 }
 
 // slices are all EndpointSlices, by name.
-func (w *world) slices() map[string]*discoveryv1.EndpointSlice {
-	w.t.Helper()
+func (env *testEnv) slices() map[string]*discoveryv1.EndpointSlice {
+	env.t.Helper()
 	out := map[string]*discoveryv1.EndpointSlice{}
-	for _, o := range w.objects() {
+	for _, o := range env.objects() {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 			out[s.Name] = s
 		}
@@ -79,15 +79,15 @@ func owner(o client.Object) string {
 }
 
 // sameEndpoints wants the slices to be those of before, with the same endpoints in each.
-func (w *world) sameEndpoints(when string, before map[string]*discoveryv1.EndpointSlice) {
-	w.t.Helper()
-	after := w.slices()
+func (env *testEnv) sameEndpoints(when string, before map[string]*discoveryv1.EndpointSlice) {
+	env.t.Helper()
+	after := env.slices()
 	if want, got := slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after)); !slices.Equal(want, got) {
-		w.t.Errorf("%s: the slices are %v, not %v", when, got, want)
+		env.t.Errorf("%s: the slices are %v, not %v", when, got, want)
 	}
 	for name, s := range before {
 		if is := after[name]; is != nil && !equality.Semantic.DeepEqual(s.Endpoints, is.Endpoints) {
-			w.t.Errorf("%s: the endpoints of slice %s were %s and are %s", when, name, plain(s), plain(is))
+			env.t.Errorf("%s: the endpoints of slice %s were %s and are %s", when, name, plain(s), plain(is))
 		}
 	}
 }
@@ -111,14 +111,14 @@ func plain(s *discoveryv1.EndpointSlice) string {
 }
 
 // look reconciles one ExternalBackend once.
-func (w *world) look(name string) ctrl.Result {
-	w.t.Helper()
-	w.refresh()
-	result, err := w.reconciler.Reconcile(
-		w.t.Context(),
+func (env *testEnv) look(name string) ctrl.Result {
+	env.t.Helper()
+	env.refresh()
+	result, err := env.reconciler.Reconcile(
+		env.t.Context(),
 		ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}},
 	)
-	w.ok(err)
+	env.ok(err)
 	return result
 }
 
@@ -140,52 +140,52 @@ func TestDeletionPolicyDecidesOwners(t *testing.T) {
 		if tt.way != created {
 			objects = append(objects, selectorless())
 		}
-		w := newWorld(t, objects...)
-		verdict(probe.Healthy, 1, 9)(w)
-		w.spec(having(tt.way))
+		env := newTestEnv(t, objects...)
+		setVerdict(probe.Healthy, 1, 9)(env)
+		env.spec(having(tt.way))
 		// Seven endpoints, three to a slice; then two light slices are left, which a plan would
 		// fold if it could.
-		w.spec(
+		env.spec(
 			`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`,
 		)
-		w.settle()
-		w.spec(
+		env.settle()
+		env.spec(
 			`{targets: [{name: a, address: 203.0.113.1}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`,
 		)
-		w.settle()
-		before := w.slices()
+		env.settle()
+		before := env.slices()
 		if len(before) != 3 {
 			t.Fatalf("%s: there are %d slices", tt.way, len(before))
 		}
-		for a := range w.endpoints() {
-			w.stable = append(w.stable, a)
+		for a := range env.endpoints() {
+			env.stable = append(env.stable, a)
 		}
 		want := func(when, service, slice string, writes int) {
 			t.Helper()
-			w.what = fmt.Sprintf("%s, %s", tt.way, when)
-			was := w.writes
-			w.settle()
-			if got := owner(w.service()); got != service {
-				t.Errorf("%s: the Service belongs to %q, not %q", w.what, got, service)
+			env.what = fmt.Sprintf("%s, %s", tt.way, when)
+			was := env.writes
+			env.settle()
+			if got := owner(env.service()); got != service {
+				t.Errorf("%s: the Service belongs to %q, not %q", env.what, got, service)
 			}
-			for name, s := range w.slices() {
+			for name, s := range env.slices() {
 				if got := owner(s); got != slice {
-					t.Errorf("%s: slice %s belongs to %q, not %q", w.what, name, got, slice)
+					t.Errorf("%s: slice %s belongs to %q, not %q", env.what, name, got, slice)
 				}
 			}
-			w.sameEndpoints(w.what, before)
-			if got := w.writes - was; got != writes {
-				t.Errorf("%s: %d writes, not %d", w.what, got, writes)
+			env.sameEndpoints(env.what, before)
+			if got := env.writes - was; got != writes {
+				t.Errorf("%s: %d writes, not %d", env.what, got, writes)
 			}
 		}
 		const status = 1
 		change := tt.serviceWrites + tt.writesToASlice*len(before) + status
 		want("at first", tt.serviceDelete, tt.sliceDelete, 0)
-		w.spec(retain)
+		env.spec(retain)
 		want("Retain", tt.serviceRetained, tt.sliceRetained, change)
-		w.restart()
+		env.restart()
 		want("Retain, after a restart", tt.serviceRetained, tt.sliceRetained, 0)
-		w.spec(remove)
+		env.spec(remove)
 		want("Delete", tt.serviceDelete, tt.sliceDelete, change)
 	}
 }
@@ -194,33 +194,33 @@ func TestDeletionPolicyDecidesOwners(t *testing.T) {
 func TestRetainHoldsForAnInvalidSpec(t *testing.T) {
 	const invalid = `{deletionPolicy: Retain, targets: [{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}]}`
 	for way, wants := range map[string][2]string{created: {"", "Service"}, attaching: {"", "Service, not as its controller"}} {
-		w := newWorld(t)
+		env := newTestEnv(t)
 		if way == attaching {
-			w = newWorld(t, selectorless())
+			env = newTestEnv(t, selectorless())
 		}
-		verdict(probe.Healthy, 1, 3)(w)
-		w.spec(having(way))
-		w.settle()
-		before := w.slices()
-		w.spec(invalid)
-		w.settle()
-		w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
-		if got := owner(w.service()); got != wants[0] {
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.spec(having(way))
+		env.settle()
+		before := env.slices()
+		env.spec(invalid)
+		env.settle()
+		env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+		if got := owner(env.service()); got != wants[0] {
 			t.Errorf("%s: the Service belongs to %q", way, got)
 		}
-		for name, s := range w.slices() {
+		for name, s := range env.slices() {
 			if got := owner(s); got != wants[1] {
 				t.Errorf("%s: slice %s belongs to %q", way, name, got)
 			}
 		}
-		w.sameEndpoints(way, before)
+		env.sameEndpoints(way, before)
 	}
 
-	w := literalWorld(t)
-	w.spec("{deletionPolicy: Archive}") // as a newer version may know it
-	w.settle()
-	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec: spec.deletionPolicy")
-	if got := owner(w.service()); got != "ExternalBackend" {
+	env := literalEnv(t)
+	env.spec("{deletionPolicy: Archive}") // as a newer version may know it
+	env.settle()
+	env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec: spec.deletionPolicy")
+	if got := owner(env.service()); got != "ExternalBackend" {
 		t.Errorf("for a policy that nobody knows the Service was given to %q", got)
 	}
 }
@@ -228,17 +228,17 @@ func TestRetainHoldsForAnInvalidSpec(t *testing.T) {
 // TestRetainIsNotHeldUpByARefusedService: the owner is written apart from what the API server
 // refuses.
 func TestRetainIsNotHeldUpByARefusedService(t *testing.T) {
-	w := literalWorld(t)
-	w.refuse = func(o client.Object) error {
+	env := literalEnv(t)
+	env.refuse = func(o client.Object) error {
 		if s, ok := o.(*corev1.Service); ok && s.Spec.Ports[0].Port != 80 {
 			return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, shop.Name, nil)
 		}
 		return nil
 	}
-	w.spec("{deletionPolicy: Retain, ports: [{name: http, port: 81, targetPort: 8080, protocol: TCP}]}")
-	w.settle()
-	w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
-	if got := owner(w.service()); got != "" {
+	env.spec("{deletionPolicy: Retain, ports: [{name: http, port: 81, targetPort: 8080, protocol: TCP}]}")
+	env.settle()
+	env.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+	if got := owner(env.service()); got != "" {
 		t.Errorf("the Service still belongs to %q", got)
 	}
 }
@@ -247,21 +247,21 @@ func TestRetainIsNotHeldUpByARefusedService(t *testing.T) {
 // stay gone, although the cache shows the one deletion before the other.
 func TestServiceThatWentWithItsBackend(t *testing.T) {
 	for _, policy := range []string{"Delete", "Retain"} {
-		w := literalWorld(t)
-		w.spec("{deletionPolicy: " + policy + "}")
-		w.settle()
-		for _, s := range w.slices() {
-			w.ok(w.live.Delete(t.Context(), s))
+		env := literalEnv(t)
+		env.spec("{deletionPolicy: " + policy + "}")
+		env.settle()
+		for _, s := range env.slices() {
+			env.ok(env.live.Delete(t.Context(), s))
 		}
-		w.ok(w.live.Delete(t.Context(), w.service()))
-		w.refresh()
-		behind := w.cache
-		w.ok(w.live.Delete(t.Context(), w.backend()))
-		w.cache, w.shown = behind, w.writes
-		_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
-		w.ok(err)
-		if w.service() != nil || len(w.slices()) > 0 {
-			t.Errorf("%s: made anew for an ExternalBackend that is gone:\n%s", policy, w.state())
+		env.ok(env.live.Delete(t.Context(), env.service()))
+		env.refresh()
+		behind := env.cache
+		env.ok(env.live.Delete(t.Context(), env.backend()))
+		env.cache, env.shown = behind, env.writes
+		_, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
+		env.ok(err)
+		if env.service() != nil || len(env.slices()) > 0 {
+			t.Errorf("%s: made anew for an ExternalBackend that is gone:\n%s", policy, env.state())
 		}
 	}
 }

@@ -63,20 +63,20 @@ func (s sharedInformer) AddEventHandlerWithOptions(
 	return s.Informer.AddEventHandlerWithOptions(h, options)
 }
 
-// watching runs w's controller over informers that the test feeds, until the test ends.
-func watching(t *testing.T, w *world) *informers {
+// watching runs env's controller over informers that the test feeds, until the test ends.
+func watching(t *testing.T, env *testEnv) *informers {
 	t.Helper()
 	informers := &informers{FakeInformers: informertest.FakeInformers{Scheme: testScheme()}}
 	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
 		Scheme: testScheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return informers, nil },
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return w.live.RESTMapper(), nil },
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return env.live.RESTMapper(), nil },
 	})
-	w.ok(err)
-	w.ok(w.reconciler.addController(mgr, &healthQueue{}))
+	env.ok(err)
+	env.ok(env.reconciler.addController(mgr, &healthQueue{}))
 	stopped := make(chan error)
 	go func() { stopped <- mgr.Start(t.Context()) }()
-	t.Cleanup(func() { w.ok(<-stopped) })
+	t.Cleanup(func() { env.ok(<-stopped) })
 	synctest.Wait()
 	return informers
 }
@@ -85,12 +85,12 @@ func watching(t *testing.T, w *world) *informers {
 // those whom the probing engine asks: it dials by what is compiled.
 func TestPolicyIsCompiledApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := literalWorld(t)
-		r := w.reconciler
+		env := literalEnv(t)
+		r := env.reconciler
 		var compiled, told atomic.Int32
 		p := &policies{
 			wake: make(chan struct{}, 1),
-			client: interceptor.NewClient(cachedClient{w.live, w}, interceptor.Funcs{
+			client: interceptor.NewClient(cachedClient{env.live, env}, interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if _, ok := list.(*v1alpha1.ExternalBackendPolicyList); ok {
 						compiled.Add(1)
@@ -100,7 +100,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 			}),
 		}
 		r.policies = p
-		informers := watching(t, w)
+		informers := watching(t, env)
 		p.enqueue = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
 		addr := netip.MustParseAddrPort("203.0.113.1:8080")
 		m := r.memories.of(shop)
@@ -112,7 +112,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		nodes, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
-		w.ok(err)
+		env.ok(err)
 		for n, refused := range []bool{true, false} {
 			p.mu.Lock()
 			p.declared = nil
@@ -146,16 +146,16 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 // watch was interrupted is compiled, although its generation is what it was.
 func TestRulesMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.reconciler.policies.wake = make(chan struct{}, 1)
-		informers := watching(t, w)
+		env := newTestEnv(t)
+		env.reconciler.policies.wake = make(chan struct{}, 1)
+		informers := watching(t, env)
 		for _, kind := range []func() client.Object{
 			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} }, func() client.Object { return &networkingv1.ServiceCIDR{} },
 		} {
 			informer, err := informers.FakeInformerFor(t.Context(), kind())
-			w.ok(err)
+			env.ok(err)
 			for _, uid := range []types.UID{"first", "second"} {
-				w.reconciler.policies.set = &policy.Set{}
+				env.reconciler.policies.set = &policy.Set{}
 				old, anew := kind(), kind()
 				old.SetUID("first")
 				old.SetGeneration(1)
@@ -164,21 +164,21 @@ func TestRulesMadeAnew(t *testing.T) {
 				informer.Update(old, anew)
 				time.Sleep(policyDelay)
 				synctest.Wait()
-				if kept := w.reconciler.policies.set != nil; kept != (uid == "first") {
+				if kept := env.reconciler.policies.set != nil; kept != (uid == "first") {
 					t.Errorf("%T: after an update to the %s object the old rules hold: %t", old, uid, kept)
 				}
 			}
 		}
 		informer, err := informers.FakeInformerFor(t.Context(), &networkingv1.ServiceCIDR{})
-		w.ok(err)
+		env.ok(err)
 		single := &networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}
 		dual := single.DeepCopy()
 		dual.Spec.CIDRs = append(dual.Spec.CIDRs, "fd00:10:96::/112")
-		w.reconciler.policies.set = &policy.Set{}
+		env.reconciler.policies.set = &policy.Set{}
 		informer.Update(single, dual)
 		time.Sleep(policyDelay)
 		synctest.Wait()
-		if w.reconciler.policies.set != nil {
+		if env.reconciler.policies.set != nil {
 			t.Error("a cluster that has become dual stack guards its new range of Services not")
 		}
 	})
@@ -199,7 +199,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			}},
 			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.7"}}},
 		}
-		w := newWorld(
+		env := newTestEnv(
 			t,
 			slice,
 			named("literal", func(s *v1alpha1.ExternalBackendSpec) {
@@ -217,11 +217,11 @@ func TestNodesComeAndGo(t *testing.T) {
 				s.Targets = []v1alpha1.Target{{Name: "a", Address: "203.0.113.7"}}
 			}),
 		)
-		r := w.reconciler
+		r := env.reconciler
 		var nodes []corev1.Node
 		r.policies.client = nodeReader{r.Client, &nodes}
 		r.policies.wake = make(chan struct{}, 1)
-		informers := watching(t, w)
+		informers := watching(t, env)
 		enqueue := r.policies.enqueue
 		var woken []string
 		r.policies.enqueue = func(ctx context.Context, affected func(netip.Addr) bool) {
@@ -231,9 +231,9 @@ func TestNodesComeAndGo(t *testing.T) {
 			enqueue(ctx, affected)
 		}
 		_, err := r.policies.view(t.Context(), shop.Namespace)
-		w.ok(err)
+		env.ok(err)
 		informer, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
-		w.ok(err)
+		env.ok(err)
 		node := func(address string) *corev1.Node {
 			return &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: address},
@@ -260,11 +260,11 @@ func TestNodesComeAndGo(t *testing.T) {
 		informer.Delete(ours)
 		expect("the Node has gone", "embedded", "literal", "nameserver", "published")
 		rules, err := informers.FakeInformerFor(t.Context(), &v1alpha1.ExternalBackendPolicy{})
-		w.ok(err)
+		env.ok(err)
 		informer.Delete(theirs)
 		rules.Add(&v1alpha1.ExternalBackendPolicy{})
 		_, err = r.policies.view(t.Context(), shop.Namespace) // compiled anew before all are told
-		w.ok(err)
+		env.ok(err)
 		expect("a policy", "embedded", "literal", "nameserver", "other", "published")
 	})
 }
@@ -274,33 +274,33 @@ func TestNodesComeAndGo(t *testing.T) {
 // shows the object to one. It is created again when its deletion is seen, not a minute later.
 func TestObjectDeletedBeforeAnyReconcileSawItIsBackAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		verdict(probe.Healthy, 1, 3)(w)
-		informers := watching(t, w)
-		w.spec(literalSpec)
-		_, err := w.reconcile()
-		w.ok(err)
+		env := newTestEnv(t)
+		setVerdict(probe.Healthy, 1, 3)(env)
+		informers := watching(t, env)
+		env.spec(literalSpec)
+		_, err := env.reconcile()
+		env.ok(err)
 
-		created := []client.Object{w.service()}
-		for _, s := range w.slices() {
+		created := []client.Object{env.service()}
+		for _, s := range env.slices() {
 			created = append(created, s)
 		}
 		for _, o := range created {
-			w.ok(w.live.Delete(t.Context(), o))
+			env.ok(env.live.Delete(t.Context(), o))
 		}
-		w.refresh()
+		env.refresh()
 		for _, o := range created {
 			informer, err := informers.FakeInformerFor(t.Context(), o)
-			w.ok(err)
+			env.ok(err)
 			informer.Delete(o)
 		}
-		_, err = w.reconcile()
-		w.ok(err)
+		_, err = env.reconcile()
+		env.ok(err)
 
-		if s := w.service(); s == nil || s.UID == created[0].GetUID() {
+		if s := env.service(); s == nil || s.UID == created[0].GetUID() {
 			t.Errorf("the Service is %v", s)
 		}
-		if n := len(w.slices()); n != len(created)-1 {
+		if n := len(env.slices()); n != len(created)-1 {
 			t.Errorf("there are %d slices, want %d", n, len(created)-1)
 		}
 	})

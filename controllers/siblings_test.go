@@ -31,12 +31,12 @@ func attached(name, service string) *v1alpha1.ExternalBackend {
 // ordinary work.
 func TestSiblingsAreWoken(t *testing.T) {
 	one := attached("one", "web")
-	w := newWorld(t, one, attached("two", "web"), attached("other", "db"), attached("last", "cache"))
+	env := newTestEnv(t, one, attached("two", "web"), attached("other", "db"), attached("last", "cache"))
 	edited, dying, moved := one.DeepCopy(), one.DeepCopy(), attached("one", "db")
 	edited.Generation++
 	dying.DeletionTimestamp = new(metav1.Now())
 	moved.UID = "another"
-	h := w.reconciler.siblingHandler()
+	h := env.reconciler.siblingHandler()
 	for _, tt := range []struct {
 		name string
 		tell func(priorityqueue.PriorityQueue[reconcile.Request])
@@ -129,27 +129,27 @@ func TestSiblingGoes(t *testing.T) {
 			if foreground {
 				former.Finalizers = []string{metav1.FinalizerDeleteDependents}
 			}
-			w := newWorld(t, behind.DeepCopy(), former, slice)
-			w.what = spec
-			verdict(probe.Healthy, 2, 3)(w) // nobody has probed the other one yet
-			w.spec(spec)
-			w.settle()
-			if n := w.ready("http")["203.0.113.1"]; n != 1 {
+			env := newTestEnv(t, behind.DeepCopy(), former, slice)
+			env.what = spec
+			setVerdict(probe.Healthy, 2, 3)(env) // nobody has probed the other one yet
+			env.spec(spec)
+			env.settle()
+			if n := env.ready("http")["203.0.113.1"]; n != 1 {
 				t.Fatalf("%s: before, 203.0.113.1 is ready %d times", spec, n)
 			}
-			w.ok(w.live.Delete(t.Context(), former))
+			env.ok(env.live.Delete(t.Context(), former))
 			if !foreground {
-				w.ok(w.live.Get(t.Context(), client.ObjectKeyFromObject(former), former))
+				env.ok(env.live.Get(t.Context(), client.ObjectKeyFromObject(former), former))
 				former.Finalizers = nil
-				w.ok(w.live.Update(t.Context(), former))
+				env.ok(env.live.Update(t.Context(), former))
 			}
-			w.refresh()
-			w.settle()
-			w.ok(w.live.Delete(t.Context(), slice)) // as the garbage collector does
-			w.writes++
-			w.expectReady("http", "203.0.113.1", "203.0.113.2")
-			w.settle()
-			w.expectReady("http", "203.0.113.1", "203.0.113.2")
+			env.refresh()
+			env.settle()
+			env.ok(env.live.Delete(t.Context(), slice)) // as the garbage collector does
+			env.writes++
+			env.expectReady("http", "203.0.113.1", "203.0.113.2")
+			env.settle()
+			env.expectReady("http", "203.0.113.1", "203.0.113.2")
 		}
 	}
 }

@@ -34,22 +34,22 @@ func forbidden(o client.Object) error {
 // within half a minute after they may they are there.
 func TestDeniedSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		resolves(1, 200)(w)
-		verdict(probe.Healthy, 1, 200)(w)
+		env := newTestEnv(t)
+		setAnswer(1, 200)(env)
+		setVerdict(probe.Healthy, 1, 200)(env)
 		tries := 0
-		w.refuse = func(o client.Object) error {
+		env.refuse = func(o client.Object) error {
 			if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.UID == "" {
 				tries++
 				return forbidden(o)
 			}
 			return nil
 		}
-		w.spec(poolSpec)
+		env.spec(poolSpec)
 		var pauses []time.Duration
 		for range 9 {
 			tries = 0
-			result, err := w.reconcile()
+			result, err := env.reconcile()
 			if tries != 1 || err != nil {
 				t.Errorf("%d slices tried, error %v", tries, err)
 			}
@@ -59,15 +59,15 @@ func TestDeniedSlices(t *testing.T) {
 		if want := []time.Duration{1, 2, 4, 3, 16, 30, 30, 30, 30}; !slices.Equal(pauses, want) { // 3: a status is due
 			t.Errorf("tried again after %d s, want %d", pauses, want)
 		}
-		w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
-		w.refuse = nothing
-		w.settle()
-		if n := len(w.endpoints()); n != 199 {
+		env.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+		env.refuse = nothing
+		env.settle()
+		if n := len(env.endpoints()); n != 199 {
 			t.Errorf("%d endpoints", n)
 		}
-		w.refuse = newSlices
-		resolves(1, 220)(w)
-		if result, err := w.reconcile(); err != nil || result.RequeueAfter > time.Second {
+		env.refuse = newSlices
+		setAnswer(1, 220)(env)
+		if result, err := env.reconcile(); err != nil || result.RequeueAfter > time.Second {
 			t.Errorf("after a success a new refusal is tried again after %v, error %v", result.RequeueAfter, err)
 		}
 	})
@@ -76,11 +76,11 @@ func TestDeniedSlices(t *testing.T) {
 // TestSomeSlicesDenied: a webhook that refuses some slices for what is in them keeps none of the
 // others from being created.
 func TestSomeSlicesDenied(t *testing.T) {
-	w := newWorld(t)
-	resolves(1, 100)(w)
-	verdict(probe.Healthy, 1, 100)(w)
+	env := newTestEnv(t)
+	setAnswer(1, 100)(env)
+	setVerdict(probe.Healthy, 1, 100)(env)
 	var tried []string
-	w.refuse = func(o client.Object) error {
+	env.refuse = func(o client.Object) error {
 		s, ok := o.(*discoveryv1.EndpointSlice)
 		if !ok || s.UID != "" {
 			return nil
@@ -93,16 +93,16 @@ func TestSomeSlicesDenied(t *testing.T) {
 		}
 		return nil
 	}
-	w.spec(poolSpec)
+	env.spec(poolSpec)
 	for range 3 {
-		_, _ = w.reconcile()
+		_, _ = env.reconcile()
 	}
-	if n := len(w.endpoints()); n != 93 {
+	if n := len(env.endpoints()); n != 93 {
 		t.Errorf("after three tries %d endpoints stand, want all 99 but the six in two slices", n)
 	}
 	tried = nil
 	for range 4 {
-		_, _ = w.reconcile()
+		_, _ = env.reconcile()
 	}
 	slices.Sort(tried)
 	if want := []string{"203.0.113.1", "203.0.113.1", "203.0.113.50", "203.0.113.50"}; !slices.Equal(tried, want) {
@@ -142,37 +142,37 @@ func (s slow) Update(ctx context.Context, o client.Object, options ...client.Upd
 	return s.Client.Update(ctx, o, options...)
 }
 
-// slowWorld is a world behind such an API server.
-func slowWorld(t *testing.T, s slow) *world {
-	w := newWorld(t)
-	s.Client = w.reconciler.Client
-	w.reconciler.Client = timeoutClient{s}
-	w.reconciler.flights.requeue = func(types.NamespacedName) {}
-	return w
+// slowEnv returns a testEnv with such an API server.
+func slowEnv(t *testing.T, s slow) *testEnv {
+	env := newTestEnv(t)
+	s.Client = env.reconciler.Client
+	env.reconciler.Client = timeoutClient{s}
+	env.reconciler.flights.requeue = func(types.NamespacedName) {}
+	return env
 }
 
 // through is one reconcile, waited for to the end.
-func (w *world) through() (ctrl.Result, error) {
-	w.refresh()
-	return w.reconciler.reconcile(w.t.Context(), ctrl.Request{NamespacedName: shop})
+func (env *testEnv) through() (ctrl.Result, error) {
+	env.refresh()
+	return env.reconciler.reconcile(env.t.Context(), ctrl.Request{NamespacedName: shop})
 }
 
 // TestHungWrites: writes that hang take no time from others: each has its own, and of creations
 // that nobody answers one is tried.
 func TestHungWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := slowWorld(t, slow{create: time.Hour})
-		resolves(1, 100)(w)
-		verdict(probe.Healthy, 1, 100)(w)
-		w.spec(poolSpec)
+		env := slowEnv(t, slow{create: time.Hour})
+		setAnswer(1, 100)(env)
+		setVerdict(probe.Healthy, 1, 100)(env)
+		env.spec(poolSpec)
 		start := time.Now()
-		if _, err := w.through(); err == nil {
+		if _, err := env.through(); err == nil {
 			t.Error("it is not tried again")
 		}
 		if took := time.Since(start); took != requestTimeout {
 			t.Errorf("it took %v", took)
 		}
-		w.expect(
+		env.expect(
 			v1alpha1.ConditionProgrammed,
 			"False ApplyFailed: EndpointSlices can't be written: the API server can't be reached",
 		)
@@ -183,18 +183,18 @@ func TestHungWrites(t *testing.T) {
 // up since.
 func TestSlowUpdates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := slowWorld(t, slow{update: 10 * time.Second})
-		resolves(1, 31)(w)
-		verdict(probe.Healthy, 1, 31)(w)
-		w.spec(poolSpec)
-		_, err := w.through()
-		w.ok(err)
-		verdict(probe.Unhealthy, 1, 31)(w)
-		verdict(probe.Healthy, 30, 31)(w) // so that no other endpoint has to stand in
+		env := slowEnv(t, slow{update: 10 * time.Second})
+		setAnswer(1, 31)(env)
+		setVerdict(probe.Healthy, 1, 31)(env)
+		env.spec(poolSpec)
+		_, err := env.through()
+		env.ok(err)
+		setVerdict(probe.Unhealthy, 1, 31)(env)
+		setVerdict(probe.Healthy, 30, 31)(env) // so that no other endpoint has to stand in
 		for n := 1; ; n++ {
 			start := time.Now()
-			result, err := w.through()
-			w.ok(err)
+			result, err := env.through()
+			env.ok(err)
 			took := time.Since(start)
 			if took > writesTimeout+10*time.Second {
 				t.Fatalf("a reconcile took %v", took)
@@ -205,9 +205,9 @@ func TestSlowUpdates(t *testing.T) {
 			if took < writesTimeout || n > 10 {
 				t.Fatalf("reconcile %d gave up after %v", n, took)
 			}
-			w.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed: EndpointSlices are still being written")
+			env.expect(v1alpha1.ConditionProgrammed, "False ApplyFailed: EndpointSlices are still being written")
 		}
-		w.expectReady("http", "203.0.113.30")
+		env.expectReady("http", "203.0.113.30")
 	})
 }
 

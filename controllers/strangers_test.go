@@ -32,63 +32,63 @@ import (
 
 const literalSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}], healthCheck: {tcpSocket: {}}}`
 
-// literalWorld is a world in which literalSpec is published, and healthy.
-func literalWorld(t *testing.T) *world {
-	w := newWorld(t)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(literalSpec)
-	w.settle()
-	return w
+// literalEnv returns a testEnv in which literalSpec is published and healthy.
+func literalEnv(t *testing.T) *testEnv {
+	env := newTestEnv(t)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(literalSpec)
+	env.settle()
+	return env
 }
 
 // backend is the ExternalBackend as the API server has it.
-func (w *world) backend() *v1alpha1.ExternalBackend {
-	w.t.Helper()
+func (env *testEnv) backend() *v1alpha1.ExternalBackend {
+	env.t.Helper()
 	var b v1alpha1.ExternalBackend
-	w.ok(w.live.Get(w.t.Context(), shop, &b))
+	env.ok(env.live.Get(env.t.Context(), shop, &b))
 	return &b
 }
 
 // condition is "Status Reason: message".
-func (w *world) condition(kind string) string {
-	w.t.Helper()
-	c := meta.FindStatusCondition(w.backend().Status.Conditions, kind)
+func (env *testEnv) condition(kind string) string {
+	env.t.Helper()
+	c := meta.FindStatusCondition(env.backend().Status.Conditions, kind)
 	if c == nil {
 		return ""
 	}
 	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 }
 
-func (w *world) expect(kind, want string) {
-	w.t.Helper()
-	if got := w.condition(kind); !strings.HasPrefix(got, want) {
-		w.t.Errorf("%s is %q, want %q", kind, got, want)
+func (env *testEnv) expect(kind, want string) {
+	env.t.Helper()
+	if got := env.condition(kind); !strings.HasPrefix(got, want) {
+		env.t.Errorf("%s is %q, want %q", kind, got, want)
 	}
 }
 
 // TestMadeAnew: an ExternalBackend that is made anew under the same name before anyone saw it go
 // gets a status of its own, whole.
 func TestMadeAnew(t *testing.T) {
-	w := literalWorld(t)
-	w.ok(w.live.Delete(t.Context(), w.backend()))
-	w.spec(literalSpec)
-	b := w.backend()
+	env := literalEnv(t)
+	env.ok(env.live.Delete(t.Context(), env.backend()))
+	env.spec(literalSpec)
+	b := env.backend()
 	b.UID = "uid-of-another-shop"
-	w.ok(w.live.Delete(t.Context(), w.backend()))
+	env.ok(env.live.Delete(t.Context(), env.backend()))
 	b.ResourceVersion = ""
-	w.ok(w.live.Create(t.Context(), b))
-	w.settle()
-	w.expect(v1alpha1.ConditionAccepted, "True")
-	w.expect(v1alpha1.ConditionProgrammed, `False ApplyFailed: Service "shop" belongs to an earlier ExternalBackend`)
-	w.expect(v1alpha1.ConditionStalled, "")
+	env.ok(env.live.Create(t.Context(), b))
+	env.settle()
+	env.expect(v1alpha1.ConditionAccepted, "True")
+	env.expect(v1alpha1.ConditionProgrammed, `False ApplyFailed: Service "shop" belongs to an earlier ExternalBackend`)
+	env.expect(v1alpha1.ConditionStalled, "")
 
 	var s corev1.Service
-	w.ok(w.live.Get(t.Context(), shop, &s))
-	w.ok(w.live.Delete(t.Context(), &s)) // the garbage collector's work
-	w.settle()
-	w.expect(v1alpha1.ConditionReady, "True")
+	env.ok(env.live.Get(t.Context(), shop, &s))
+	env.ok(env.live.Delete(t.Context(), &s)) // the garbage collector's work
+	env.settle()
+	env.expect(v1alpha1.ConditionReady, "True")
 
-	old, anew := w.backend(), w.backend()
+	old, anew := env.backend(), env.backend()
 	anew.UID = "uid-of-a-third-shop"
 	if !specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: anew}) ||
 		specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: old}) {
@@ -98,14 +98,14 @@ func TestMadeAnew(t *testing.T) {
 
 // TestServiceOfOthers: behind a Service that has become someone else's nothing of ours stays.
 func TestServiceOfOthers(t *testing.T) {
-	w := literalWorld(t)
-	if n := len(w.endpoints()); n != 2 {
+	env := literalEnv(t)
+	if n := len(env.endpoints()); n != 2 {
 		t.Fatalf("%d endpoints", n)
 	}
 	var s corev1.Service
-	w.ok(w.live.Get(t.Context(), shop, &s))
-	w.ok(w.live.Delete(t.Context(), &s))
-	w.ok(w.live.Create(t.Context(), &corev1.Service{
+	env.ok(env.live.Get(t.Context(), shop, &s))
+	env.ok(env.live.Delete(t.Context(), &s))
+	env.ok(env.live.Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      shop.Name,
 			Namespace: shop.Namespace,
@@ -117,12 +117,12 @@ func TestServiceOfOthers(t *testing.T) {
 			Ports:    []corev1.ServicePort{{Name: "web", Port: 8000}},
 		},
 	}))
-	w.settle()
-	w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
-	if left := w.endpoints(); len(left) != 0 {
+	env.settle()
+	env.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+	if left := env.endpoints(); len(left) != 0 {
 		t.Errorf("still behind it: %v", left)
 	}
-	w.ok(w.live.Get(t.Context(), shop, &s))
+	env.ok(env.live.Get(t.Context(), shop, &s))
 	if s.Spec.Selector["app"] != "shop" || len(s.OwnerReferences) != 0 || s.Spec.Ports[0].Name != "web" {
 		t.Errorf("the label alone made it ours: %+v", s)
 	}
@@ -147,55 +147,55 @@ func TestAdoptedAnew(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "former", Namespace: shop.Namespace, UID: "uid-of-former"},
 	}
 	former.Spec.Service = &v1alpha1.Service{Name: shop.Name}
-	w := newWorld(t, service, former)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
-	w.settle()
-	w.expect(
+	env := newTestEnv(t, service, former)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
+	env.settle()
+	env.expect(
 		v1alpha1.ConditionProgrammed,
 		`False ServiceConflict: Service "shop" is there already and is not this ExternalBackend's: ExternalBackend "former" has adopted it`,
 	)
-	w.ok(w.live.Delete(t.Context(), former))
-	w.settle()
-	w.expect(v1alpha1.ConditionReady, "True")
+	env.ok(env.live.Delete(t.Context(), former))
+	env.settle()
+	env.expect(v1alpha1.ConditionReady, "True")
 }
 
 // TestOtherManagers: slices that another manager of EndpointSlices keeps behind our Service have
 // that as their controller, and are not ours to delete.
 func TestOtherManagers(t *testing.T) {
-	w := literalWorld(t)
+	env := literalEnv(t)
 	var s corev1.Service
-	w.ok(w.live.Get(t.Context(), shop, &s))
+	env.ok(env.live.Get(t.Context(), shop, &s))
 	theirs := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, Labels: map[string]string{
 			discoveryv1.LabelServiceName: shop.Name, discoveryv1.LabelManagedBy: "endpointslice.mesh.example.com",
 		}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&s, corev1.SchemeGroupVersion.WithKind("Service"))}},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.1"}}},
 	}
-	w.ok(w.live.Create(t.Context(), theirs))
-	w.settle()
-	w.expect(
+	env.ok(env.live.Create(t.Context(), theirs))
+	env.settle()
+	env.expect(
 		v1alpha1.ConditionProgrammed,
 		`False ServiceConflict: Behind Service "shop" there are endpoints of others: EndpointSlice "theirs"`,
 	)
-	if n := len(w.endpoints()); n != 3 {
-		t.Errorf("%d endpoints, want our two and theirs\n%s", n, w.state())
+	if n := len(env.endpoints()); n != 3 {
+		t.Errorf("%d endpoints, want our two and theirs\n%s", n, env.state())
 	}
 }
 
 // TestRefusalIsTriedAgain: what the API server refuses may be mended by time, such as a node port
 // in use.
 func TestRefusalIsTriedAgain(t *testing.T) {
-	w := newWorld(t)
-	w.fault = func(n int) fault {
+	env := newTestEnv(t)
+	env.fault = func(n int) fault {
 		if n > 1 { // the status
 			return fault{}
 		}
 		return fault{err: apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, shop.Name, nil)}
 	}
-	w.spec(literalSpec)
-	w.refresh()
-	result, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
+	env.spec(literalSpec)
+	env.refresh()
+	result, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 30*time.Second {
 		t.Errorf("tried again after %v, error %v; want after 30 s, and no error", result.RequeueAfter, err)
 	}
@@ -204,24 +204,24 @@ func TestRefusalIsTriedAgain(t *testing.T) {
 // TestRefusedWhileInvalid: a spec that can't be acted on keeps what it had, but for what policy
 // refuses.
 func TestRefusedWhileInvalid(t *testing.T) {
-	w := literalWorld(t)
-	w.spec(unknownPort)
-	w.settle()
-	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
-	if n := len(w.endpoints()); n != 2 {
+	env := literalEnv(t)
+	env.spec(unknownPort)
+	env.settle()
+	env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	if n := len(env.endpoints()); n != 2 {
 		t.Fatalf("%d endpoints of an invalid spec, want both as before", n)
 	}
-	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
-	w.reconciler.policies.rulesChanged()
-	w.settle()
-	if _, ok := w.endpoints()[netip.MustParseAddr("203.0.113.2")]; !ok || len(w.endpoints()) != 1 {
-		t.Errorf("published: %v", w.endpoints())
+	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	env.reconciler.policies.rulesChanged()
+	env.settle()
+	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.2")]; !ok || len(env.endpoints()) != 1 {
+		t.Errorf("published: %v", env.endpoints())
 	}
-	w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "a" (`)
-	if strings.Contains(w.condition(v1alpha1.ConditionPermitted), "203.0.113") {
+	env.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "a" (`)
+	if strings.Contains(env.condition(v1alpha1.ConditionPermitted), "203.0.113") {
 		t.Error("the message holds the refused address")
 	}
-	if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "1/1" {
+	if got := env.backend().Status.Endpoints.ReadyOfTotal; got != "1/1" {
 		t.Errorf("readyOfTotal %s", got)
 	}
 }
@@ -237,36 +237,36 @@ var unknownPort = strings.Replace(
 // TestLastValidSpecHolds: as long as a spec can't be acted on, the one before it is in force:
 // health, names and policy go on, and nothing of the invalid one holds.
 func TestLastValidSpecHolds(t *testing.T) {
-	w := newWorld(t)
-	resolves(1, 3)(w)
-	verdict(probe.Healthy, 1, 9)(w)
-	w.spec(poolSpec)
-	w.settle()
-	w.spec(strings.Replace(unknownPort, "tcpSocket: {}", "tcpSocket: {}, mode: Observe", 1))
-	w.settle()
-	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
-	w.expect(v1alpha1.ConditionReady, "False InvalidSpec")
-	w.expectReady("http", "203.0.113.1", "203.0.113.2")
+	env := newTestEnv(t)
+	setAnswer(1, 3)(env)
+	setVerdict(probe.Healthy, 1, 9)(env)
+	env.spec(poolSpec)
+	env.settle()
+	env.spec(strings.Replace(unknownPort, "tcpSocket: {}", "tcpSocket: {}, mode: Observe", 1))
+	env.settle()
+	env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	env.expect(v1alpha1.ConditionReady, "False InvalidSpec")
+	env.expectReady("http", "203.0.113.1", "203.0.113.2")
 
-	resolves(2, 5)(w)
-	verdict(probe.Unhealthy, 3, 4)(w)
-	w.settle()
-	w.expectReady("http", "203.0.113.2", "203.0.113.4")
-	w.expect(v1alpha1.ConditionHealthy, "False SomeUnhealthy: 2 of 3")
-	b := w.backend()
+	setAnswer(2, 5)(env)
+	setVerdict(probe.Unhealthy, 3, 4)(env)
+	env.settle()
+	env.expectReady("http", "203.0.113.2", "203.0.113.4")
+	env.expect(v1alpha1.ConditionHealthy, "False SomeUnhealthy: 2 of 3")
+	b := env.backend()
 	if s := b.Status; len(s.Targets) != 1 || s.Targets[0].Name != "pool" ||
 		s.Targets[0].State != v1alpha1.TargetStateUnhealthy ||
 		s.ObservedGeneration != b.Generation {
 		t.Errorf("status: %+v", s)
 	}
-	if len(w.prober.order) != 3 {
-		t.Errorf("probed: %v", w.prober.order)
+	if len(env.prober.order) != 3 {
+		t.Errorf("probed: %v", env.prober.order)
 	}
 
-	w.spec(`{targets: [{name: a, address: 203.0.113.1, hostname: "", ports: null}], healthCheck: {mode: Enforce}}`)
-	w.settle()
-	w.expect(v1alpha1.ConditionReady, "True")
-	w.expectReady("http", "203.0.113.1")
+	env.spec(`{targets: [{name: a, address: 203.0.113.1, hostname: "", ports: null}], healthCheck: {mode: Enforce}}`)
+	env.settle()
+	env.expect(v1alpha1.ConditionReady, "True")
+	env.expectReady("http", "203.0.113.1")
 }
 
 // TestPermittedAgainWhileInvalid: what policy withdraws while the spec is invalid comes back when
@@ -275,56 +275,56 @@ func TestPermittedAgainWhileInvalid(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		for _, refused := range [][]string{{"203.0.113.1"}, {"203.0.113.1", "203.0.113.2"}} {
 			t.Run(fmt.Sprintf("restart %t, refused %s", restart, refused), func(t *testing.T) {
-				w := newWorld(t)
-				verdict(probe.Healthy, 1, 3)(w)
-				w.spec(`{service: {labels: {team: shop}}, ` + literalSpec[1:])
-				w.settle()
-				healthy := w.backend().Status.Targets
-				w.spec(`{service: {labels: {"example.com/": x}}}`)
-				w.settle()
+				env := newTestEnv(t)
+				setVerdict(probe.Healthy, 1, 3)(env)
+				env.spec(`{service: {labels: {team: shop}}, ` + literalSpec[1:])
+				env.settle()
+				healthy := env.backend().Status.Targets
+				env.spec(`{service: {labels: {"example.com/": x}}}`)
+				env.settle()
 				if restart {
-					w.restart()
-					w.settle()
+					env.restart()
+					env.settle()
 				}
-				w.reconciler.policies.declared = nil
+				env.reconciler.policies.declared = nil
 				for _, a := range refused {
-					w.reconciler.policies.declared = append(w.reconciler.policies.declared, netip.MustParsePrefix(a+"/32"))
+					env.reconciler.policies.declared = append(env.reconciler.policies.declared, netip.MustParsePrefix(a+"/32"))
 				}
-				w.reconciler.policies.rulesChanged()
-				w.settle()
-				w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "a" (`)
-				if n := len(w.endpoints()); n != 2-len(refused) {
+				env.reconciler.policies.rulesChanged()
+				env.settle()
+				env.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "a" (`)
+				if n := len(env.endpoints()); n != 2-len(refused) {
 					t.Errorf("%d endpoints", n)
 				}
-				for i, target := range w.backend().Status.Targets {
+				for i, target := range env.backend().Status.Targets {
 					if denied := target.State == v1alpha1.TargetStateDenied && target.Reason == v1alpha1.ReasonTargetDenied && target.Addresses == nil; denied != (i < len(refused)) {
 						t.Errorf("target %+v", target)
 					}
 				}
 
-				w.reconciler.policies.declared = nil
-				w.reconciler.policies.rulesChanged()
-				w.refuse = func(o client.Object) error {
+				env.reconciler.policies.declared = nil
+				env.reconciler.policies.rulesChanged()
+				env.refuse = func(o client.Object) error {
 					if _, ok := o.(*discoveryv1.EndpointSlice); ok {
 						return apierrors.NewTooManyRequests("slow down", 1)
 					}
 					return nil
 				}
-				if _, err := w.reconcile(); err == nil {
+				if _, err := env.reconcile(); err == nil {
 					t.Error("it is not tried again")
 				}
-				w.refuse = nothing
-				w.settle()
-				w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
-				w.expect(v1alpha1.ConditionPermitted, "True Permitted")
-				w.expectReady("http", "203.0.113.1", "203.0.113.2")
-				if diff := cmp.Diff(healthy, w.backend().Status.Targets, cmpopts.IgnoreTypes(&metav1.Time{})); diff != "" {
+				env.refuse = nothing
+				env.settle()
+				env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+				env.expect(v1alpha1.ConditionPermitted, "True Permitted")
+				env.expectReady("http", "203.0.113.1", "203.0.113.2")
+				if diff := cmp.Diff(healthy, env.backend().Status.Targets, cmpopts.IgnoreTypes(&metav1.Time{})); diff != "" {
 					t.Errorf("targets (-before +after):\n%s", diff)
 				}
-				if got := w.backend().Status.Endpoints.ReadyOfTotal; got != "2/2" {
+				if got := env.backend().Status.Endpoints.ReadyOfTotal; got != "2/2" {
 					t.Errorf("readyOfTotal %s", got)
 				}
-				for _, o := range w.objects() {
+				for _, o := range env.objects() {
 					if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels["team"] != "shop" {
 						t.Errorf("labels %v", s.Labels)
 					}
@@ -337,7 +337,7 @@ func TestPermittedAgainWhileInvalid(t *testing.T) {
 // TestRenamedWhileInvalid: a target that is renamed by a spec that can't be acted on keeps the
 // addresses that only its name allows, until policy refuses that.
 func TestRenamedWhileInvalid(t *testing.T) {
-	w := newWorld(t)
+	env := newTestEnv(t)
 	rules := func(hostnames ...string) {
 		p := v1alpha1.ExternalBackendPolicy{
 			Spec: v1alpha1.ExternalBackendPolicySpec{Allow: []v1alpha1.PolicyRule{{Hostnames: hostnames}}},
@@ -346,43 +346,43 @@ func TestRenamedWhileInvalid(t *testing.T) {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
-		w.reconciler.policies.set = set
+		env.reconciler.policies.set = set
 	}
 	published := func(when string, want int) {
 		t.Helper()
-		w.settle()
-		if n := len(w.endpoints()); n != want {
+		env.settle()
+		if n := len(env.endpoints()); n != want {
 			t.Errorf("%s: %d endpoints, want %d", when, n, want)
 		}
 	}
 	rules("*.example.com")
-	resolves(1, 3)(w)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(poolSpec)
+	setAnswer(1, 3)(env)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(poolSpec)
 	published("valid", 2)
 	const renamed = `{targets: [{name: renamed, hostname: pool.example.com, ports: [{name: nope, targetPort: 1}]}]}`
-	w.spec(renamed)
+	env.spec(renamed)
 	published("renamed", 2)
-	w.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
-	w.expect(v1alpha1.ConditionPermitted, "True")
-	w.restart()
+	env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	env.expect(v1alpha1.ConditionPermitted, "True")
+	env.restart()
 	rules("*.example.com")
 	published("after a restart", 2)
-	w.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
-	w.reconciler.policies.rulesChanged()
+	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	env.reconciler.policies.rulesChanged()
 	published("one of them refused whatever its name", 1)
 
-	w.spec(`{targets: [{name: pool, hostname: pool.example.com, ports: null}]}`)
+	env.spec(`{targets: [{name: pool, hostname: pool.example.com, ports: null}]}`)
 	rules("*.example.com")
 	published("valid again", 2)
-	w.spec(renamed)
+	env.spec(renamed)
 	rules("*.example.org")
 	published("a name that is not allowed any more", 0)
 }
 
 // TestPassthroughNames: two backends whose long names begin alike publish each its own slice.
 func TestPassthroughNames(t *testing.T) {
-	w := newWorld(t)
+	env := newTestEnv(t)
 	long := "a-very-long-name-for-a-backend-in-production-"
 	for _, name := range []string{long + "one", long + "two"} {
 		b := &v1alpha1.ExternalBackend{
@@ -394,17 +394,17 @@ func TestPassthroughNames(t *testing.T) {
 			Ports:   []v1alpha1.Port{{Name: "smtp", Port: 25, Protocol: corev1.ProtocolTCP}},
 			Targets: []v1alpha1.Target{{Name: "t", Hostname: "smtp.example.com"}},
 		}
-		w.ok(w.live.Create(t.Context(), b))
-		w.writes++
+		env.ok(env.live.Create(t.Context(), b))
+		env.writes++
 		for range 3 {
-			w.refresh()
-			if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}}); err != nil {
+			env.refresh()
+			if _, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	var services []string
-	for _, o := range w.objects() {
+	for _, o := range env.objects() {
 		if o.GetObjectKind().GroupVersionKind().Kind == "EndpointSlice" ||
 			strings.Contains(fmt.Sprintf("%T", o), "EndpointSlice") {
 			services = append(services, o.GetLabels()["kubernetes.io/service-name"])
@@ -418,31 +418,31 @@ func TestPassthroughNames(t *testing.T) {
 
 // TestStatusEdited: what someone writes into the status is mended.
 func TestStatusEdited(t *testing.T) {
-	w := literalWorld(t)
-	before, b := w.backend(), w.backend()
+	env := literalEnv(t)
+	before, b := env.backend(), env.backend()
 	b.Status.Conditions = nil
-	w.ok(w.live.Status().Patch(t.Context(), b, client.MergeFrom(before)))
-	after := w.backend()
+	env.ok(env.live.Status().Patch(t.Context(), b, client.MergeFrom(before)))
+	after := env.backend()
 	if after.Status.Conditions != nil {
 		t.Fatal("the status can't be edited")
 	}
-	if !w.reconciler.statusEdited(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+	if !env.reconciler.statusEdited(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 		t.Error("nobody hears of it")
 	}
-	w.settle()
-	w.expect(v1alpha1.ConditionReady, "True")
-	if last := w.backend(); w.reconciler.statusEdited(event.UpdateEvent{ObjectOld: after, ObjectNew: last}) {
+	env.settle()
+	env.expect(v1alpha1.ConditionReady, "True")
+	if last := env.backend(); env.reconciler.statusEdited(event.UpdateEvent{ObjectOld: after, ObjectNew: last}) {
 		t.Error("the operator's own write counts as an edit")
 	}
 }
 
 // TestNameTaken: an object of someone else's that has the name of our next slice is passed over.
 func TestNameTaken(t *testing.T) {
-	w := literalWorld(t)
-	for _, o := range w.objects() {
+	env := literalEnv(t)
+	for _, o := range env.objects() {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
-			w.ok(w.live.Delete(t.Context(), s))
-			w.ok(w.live.Create(t.Context(), &discoveryv1.EndpointSlice{
+			env.ok(env.live.Delete(t.Context(), s))
+			env.ok(env.live.Create(t.Context(), &discoveryv1.EndpointSlice{
 				ObjectMeta: metav1.ObjectMeta{
 					Name:      s.Name,
 					Namespace: s.Namespace,
@@ -450,34 +450,34 @@ func TestNameTaken(t *testing.T) {
 			}))
 		}
 	}
-	w.restart()
-	w.settle()
-	if n := len(w.endpoints()); n != 2 {
-		t.Errorf("%d endpoints are published\n%s", n, w.state())
+	env.restart()
+	env.settle()
+	if n := len(env.endpoints()); n != 2 {
+		t.Errorf("%d endpoints are published\n%s", n, env.state())
 	}
-	w.expect(v1alpha1.ConditionReady, "True")
+	env.expect(v1alpha1.ConditionReady, "True")
 }
 
 // TestRefusedName: a name that policy refuses is not even asked for.
 func TestRefusedName(t *testing.T) {
-	w := newWorld(t)
-	w.reconciler.policies.defaultDeny = true
-	w.spec(poolSpec)
-	w.settle()
-	if len(w.resolver.seeds) != 0 {
-		t.Errorf("asked for: %v", w.resolver.seeds)
+	env := newTestEnv(t)
+	env.reconciler.policies.defaultDeny = true
+	env.spec(poolSpec)
+	env.settle()
+	if len(env.resolver.seeds) != 0 {
+		t.Errorf("asked for: %v", env.resolver.seeds)
 	}
-	w.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "pool" (`)
-	if got := w.backend().Status.Targets[0].State; got != v1alpha1.TargetStateDenied {
+	env.expect(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "pool" (`)
+	if got := env.backend().Status.Targets[0].State; got != v1alpha1.TargetStateDenied {
 		t.Errorf("state %s", got)
 	}
-	w.reconciler.policies.defaultDeny = false
-	w.reconciler.policies.rulesChanged()
-	resolves(1, 3)(w)
-	verdict(probe.Healthy, 1, 3)(w)
-	w.settle()
-	w.expect(v1alpha1.ConditionPermitted, "True")
-	if n := len(w.endpoints()); n != 2 {
+	env.reconciler.policies.defaultDeny = false
+	env.reconciler.policies.rulesChanged()
+	setAnswer(1, 3)(env)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.settle()
+	env.expect(v1alpha1.ConditionPermitted, "True")
+	if n := len(env.endpoints()); n != 2 {
 		t.Errorf("%d endpoints", n)
 	}
 }
@@ -485,33 +485,33 @@ func TestRefusedName(t *testing.T) {
 // TestMarksLost: a Service that has lost our marks, and is nobody else's, is no longer written;
 // what stands behind it goes on following the probes.
 func TestMarksLost(t *testing.T) {
-	w := literalWorld(t)
+	env := literalEnv(t)
 	var s corev1.Service
-	w.ok(w.live.Get(t.Context(), shop, &s))
+	env.ok(env.live.Get(t.Context(), shop, &s))
 	s.Labels, s.OwnerReferences = nil, nil
-	w.ok(w.live.Update(t.Context(), &s))
-	verdict(probe.Unhealthy, 1, 2)(w)
-	w.settle()
-	w.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
-	for a, e := range w.endpoints() {
+	env.ok(env.live.Update(t.Context(), &s))
+	setVerdict(probe.Unhealthy, 1, 2)(env)
+	env.settle()
+	env.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+	for a, e := range env.endpoints() {
 		if want := a == netip.MustParseAddr("203.0.113.2"); e.Ready != want {
 			t.Errorf("%s ready=%t", a, e.Ready)
 		}
 	}
-	if len(w.endpoints()) != 2 {
-		t.Errorf("%d endpoints", len(w.endpoints()))
+	if len(env.endpoints()) != 2 {
+		t.Errorf("%d endpoints", len(env.endpoints()))
 	}
 }
 
 // TestPortRenamed: whatever name the Service has for its port, at every moment there are slices
 // with that name for all endpoints.
 func TestPortRenamed(t *testing.T) {
-	w := literalWorld(t)
+	env := literalEnv(t)
 	look := func(when string) {
 		var s corev1.Service
-		w.ok(w.live.Get(t.Context(), shop, &s))
+		env.ok(env.live.Get(t.Context(), shop, &s))
 		of := map[string]int{}
-		for _, o := range w.objects() {
+		for _, o := range env.objects() {
 			if slice, ok := o.(*discoveryv1.EndpointSlice); ok {
 				of[*slice.Ports[0].Name] += len(slice.Endpoints)
 			}
@@ -520,48 +520,48 @@ func TestPortRenamed(t *testing.T) {
 			t.Errorf("%s: the Service's port is %q, and there are endpoints %v", when, name, of)
 		}
 	}
-	w.fault = func(n int) fault { look(fmt.Sprintf("before write %d", n)); return fault{} }
-	w.spec(`{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`)
-	w.settle()
+	env.fault = func(n int) fault { look(fmt.Sprintf("before write %d", n)); return fault{} }
+	env.spec(`{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`)
+	env.settle()
 	look("at the end")
-	if got := w.backend().Spec.Ports[0].Name; got != "web" {
+	if got := env.backend().Spec.Ports[0].Name; got != "web" {
 		t.Fatal(got)
 	}
-	w.expect(v1alpha1.ConditionReady, "True")
+	env.expect(v1alpha1.ConditionReady, "True")
 }
 
 // TestOrphaned: who deletes an ExternalBackend and wants to keep its Service keeps it, however late
 // the manager hears of the deletion.
 func TestOrphaned(t *testing.T) {
-	w := literalWorld(t)
+	env := literalEnv(t)
 	strip := func() { // as the garbage collector does
 		var s corev1.Service
-		w.ok(w.live.Get(t.Context(), shop, &s))
+		env.ok(env.live.Get(t.Context(), shop, &s))
 		s.OwnerReferences = nil
-		w.ok(w.live.Update(t.Context(), &s))
+		env.ok(env.live.Update(t.Context(), &s))
 	}
 	owned := func() bool {
 		var s corev1.Service
-		w.ok(w.live.Get(t.Context(), shop, &s))
+		env.ok(env.live.Get(t.Context(), shop, &s))
 		return metav1.GetControllerOf(&s) != nil
 	}
 	strip()
-	w.settle()
+	env.settle()
 	if !owned() {
 		t.Error("a lost owner is not given back")
 	}
 
-	b := w.backend()
+	b := env.backend()
 	b.Finalizers = []string{"orphan"}
-	w.ok(w.live.Update(t.Context(), b))
-	w.settle() // the cache has seen that, and what follows it has not
-	before := w.cache
+	env.ok(env.live.Update(t.Context(), b))
+	env.settle() // the cache has seen that, and what follows it has not
+	before := env.cache
 	strip()
-	w.refresh()
-	showsService := w.cache
-	w.ok(w.live.Delete(t.Context(), w.backend()))
-	w.cache, w.shown = showsService, w.writes
-	if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop}); err != nil {
+	env.refresh()
+	showsService := env.cache
+	env.ok(env.live.Delete(t.Context(), env.backend()))
+	env.cache, env.shown = showsService, env.writes
+	if _, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop}); err != nil {
 		t.Error(err)
 	}
 	if before == showsService {
@@ -574,11 +574,11 @@ func TestOrphaned(t *testing.T) {
 
 // TestProtectedLater: what stands behind a Service that comes under protection goes.
 func TestProtectedLater(t *testing.T) {
-	w := literalWorld(t)
-	w.reconciler.Options.Protected = map[types.NamespacedName]bool{shop: true}
-	w.settle()
-	w.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Service "shop" is protected.`)
-	if left := w.endpoints(); len(left) != 0 {
+	env := literalEnv(t)
+	env.reconciler.Options.Protected = map[types.NamespacedName]bool{shop: true}
+	env.settle()
+	env.expect(v1alpha1.ConditionProgrammed, `False ServiceConflict: Service "shop" is protected.`)
+	if left := env.endpoints(); len(left) != 0 {
 		t.Errorf("still behind it: %v", left)
 	}
 }
@@ -590,35 +590,35 @@ func TestUnreadAnnotation(t *testing.T) {
 		targets: [{name: pool, hostname: pool.example.com, tier: 1}, {name: fixed, address: 203.0.113.200}]}`
 	for _, text := range []string{"", "v2:pool*2~0000", "v1:pool^1*2~0000"} {
 		t.Run(text, func(t *testing.T) {
-			w := newWorld(t)
-			resolves(1, 3)(w)
-			verdict(probe.Healthy, 1, 3)(w)
-			verdict(probe.Unhealthy, 200, 201)(w)
-			w.spec(spec)
-			w.settle()
-			want := conditionsByAddress(w.endpoints())
-			for _, o := range w.objects() {
+			env := newTestEnv(t)
+			setAnswer(1, 3)(env)
+			setVerdict(probe.Healthy, 1, 3)(env)
+			setVerdict(probe.Unhealthy, 200, 201)(env)
+			env.spec(spec)
+			env.settle()
+			want := conditionsByAddress(env.endpoints())
+			for _, o := range env.objects() {
 				if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 					s.Annotations["external-backend.io/endpoints"] = text
-					w.ok(w.live.Update(t.Context(), s))
+					env.ok(env.live.Update(t.Context(), s))
 				}
 			}
-			known, verdicts := w.resolver.known, w.prober.verdicts
+			known, verdicts := env.resolver.known, env.prober.verdicts
 			expect := func(when string) {
-				w.settle()
-				if got := conditionsByAddress(w.endpoints()); !maps.Equal(want, got) {
+				env.settle()
+				if got := conditionsByAddress(env.endpoints()); !maps.Equal(want, got) {
 					t.Errorf("%s: %v, before the restart it was %v", when, got, want)
 				}
 			}
 
-			w.resolver.known, w.prober.verdicts = nil, nil
-			w.restart()
+			env.resolver.known, env.prober.verdicts = nil, nil
+			env.restart()
 			expect("nothing is known")
-			w.resolver.known = known
+			env.resolver.known = known
 			expect("the name has its answer")
-			w.prober.verdicts = verdicts
+			env.prober.verdicts = verdicts
 			expect("the verdicts are there")
-			for _, e := range w.endpoints() {
+			for _, e := range env.endpoints() {
 				if e.Target == "" {
 					t.Errorf("%s is of no target in the end", e.Addr)
 				}
@@ -669,30 +669,30 @@ func TestLeavingGivesWay(t *testing.T) {
 	}
 
 	t.Run("ours takes an older one's", func(t *testing.T) {
-		w := newWorld(t, append(sibling("bar", time.Now().Add(10*time.Minute)), service.DeepCopy())...)
-		verdict(probe.Healthy, 1, 3)(w)
-		w.spec(spec)
-		w.settle()
-		if n := w.backend().Status.Endpoints.Ready; n != 2 {
+		env := newTestEnv(t, append(sibling("bar", time.Now().Add(10*time.Minute)), service.DeepCopy())...)
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.spec(spec)
+		env.settle()
+		if n := env.backend().Status.Endpoints.Ready; n != 2 {
 			t.Errorf("%d of 2 healthy targets are ready while an older ExternalBackend lets one of them go", n)
 		}
 	})
 	t.Run("a younger one takes ours", func(t *testing.T) {
-		w := newWorld(t, service.DeepCopy())
-		verdict(probe.Healthy, 1, 3)(w)
-		w.spec(spec)
-		w.settle()
-		w.spec(strings.Replace(spec, "{name: a, address: 203.0.113.1}, ", "", 1))
-		w.settle()
-		draining := w.endpoints()[netip.MustParseAddr("203.0.113.1")]
+		env := newTestEnv(t, service.DeepCopy())
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.spec(spec)
+		env.settle()
+		env.spec(strings.Replace(spec, "{name: a, address: 203.0.113.1}, ", "", 1))
+		env.settle()
+		draining := env.endpoints()[netip.MustParseAddr("203.0.113.1")]
 		if !draining.Terminating {
 			t.Fatalf("what has left spec is published as %+v", draining)
 		}
 		for _, o := range sibling("zoo", time.Time{}) {
-			w.ok(w.live.Create(t.Context(), o))
+			env.ok(env.live.Create(t.Context(), o))
 		}
-		w.settle()
-		w.state() // wants every address to stand once
+		env.settle()
+		env.state() // wants every address to stand once
 	})
 }
 
@@ -731,23 +731,23 @@ func TestPassedOn(t *testing.T) {
 			},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}, Conditions: ready(well)}},
 		}
-		w := newWorld(t, service.DeepCopy(), sibling, slice)
-		w.spec(attached)
-		w.settle()
-		if n := len(w.endpoints()); n != 1 {
+		env := newTestEnv(t, service.DeepCopy(), sibling, slice)
+		env.spec(attached)
+		env.settle()
+		if n := len(env.endpoints()); n != 1 {
 			t.Fatalf("%d endpoints", n)
 		}
 		own := func() *discoveryv1.EndpointSlice {
-			for _, o := range w.objects() {
+			for _, o := range env.objects() {
 				if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels[v1alpha1.LabelName] == shop.Name {
 					return s
 				}
 			}
 			return nil
 		}
-		w.ok(w.live.Delete(t.Context(), slice))
-		w.refresh()
-		w.settle()
+		env.ok(env.live.Delete(t.Context(), slice))
+		env.refresh()
+		env.settle()
 		if s := own(); s == nil || *s.Endpoints[0].Conditions.Ready != well {
 			t.Errorf("an address that was ready=%t with %s is published as %v", well, tt.sibling, s)
 		}
@@ -771,14 +771,14 @@ func TestEndpointsMarkedOnce(t *testing.T) {
 			{Addresses: []corev1.EndpointAddress{{IP: "203.0.113.1"}}, Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}}},
 		}, //nolint:staticcheck // as above
 	}
-	w := newWorld(t, service, endpoints)
+	env := newTestEnv(t, service, endpoints)
 	told := &reasons{}
-	w.reconciler.Recorder = told
-	verdict(probe.Healthy, 1, 3)(w)
-	w.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
-	w.refresh()
+	env.reconciler.Recorder = told
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
+	env.refresh()
 	for range 4 { // the cache shows nothing of what is written
-		if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop}); err != nil {
+		if _, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -791,8 +791,8 @@ func TestEndpointsMarkedOnce(t *testing.T) {
 	if n != 1 {
 		t.Errorf("told %d times: %v", n, *told)
 	}
-	w.settle()
-	w.ok(w.live.Get(t.Context(), shop, endpoints))
+	env.settle()
+	env.ok(env.live.Get(t.Context(), shop, endpoints))
 	if endpoints.Labels[discoveryv1.LabelSkipMirror] != "true" {
 		t.Error("the Endpoints are not marked")
 	}

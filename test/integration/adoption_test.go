@@ -21,8 +21,8 @@ import (
 // adopting is the spec of a backend that may take a Service over.
 const adopting = "service: {adoptionPolicy: IfSelectorless%s}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]"
 
-// TestAdoptionRefused: what does not match in one single thing is not taken over, and not touched.
-func TestAdoptionRefused(t *testing.T) {
+// A Service that differs in a single respect is neither adopted nor written to.
+func TestServiceThatDiffersIsNotAdopted(t *testing.T) {
 	h := parallel(t)
 	const good = "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]"
 	for _, tc := range []struct{ name, metadata, service, backend, ports string }{
@@ -51,7 +51,7 @@ func TestAdoptionRefused(t *testing.T) {
 			}
 			h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + tc.metadata + "}\nspec: {" + tc.service + "}")
 			h.Apply(sliceByHand, tc.name, "192.0.2.1")
-			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name),
+			wantUntouched := watchUntouched(h, named(h, &corev1.Service{}, tc.name),
 				named(h, &discoveryv1.EndpointSlice{}, tc.name+"-by-hand"))
 			if tc.name == "never" {
 				h.ApplyBackend(tc.name,
@@ -67,9 +67,9 @@ func TestAdoptionRefused(t *testing.T) {
 	}
 }
 
-// TestAdoption: a Service that matches is taken over with all that it has, and survives the
-// ExternalBackend.
-func TestAdoption(t *testing.T) {
+// A matching Service is adopted with its UID, addresses, ports and metadata, and survives the
+// deletion of the ExternalBackend.
+func TestAdoptedServiceKeepsItsIdentity(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct{ name, service, backend string }{
 		{"cluster-ip", "ports: [{name: web, port: 80, targetPort: 1234}, {name: dns, port: 53, protocol: UDP}]", ""},
@@ -125,8 +125,8 @@ func nodePort(s *corev1.Service, name string) int32 {
 	return -1
 }
 
-// TestAdoptionByAnother: what one ExternalBackend has adopted is no other's.
-func TestAdoptionByAnother(t *testing.T) {
+// A second ExternalBackend can't adopt a Service that another one has adopted.
+func TestAdoptedServiceBelongsToOneBackend(t *testing.T) {
 	h := parallel(t)
 	h.Apply(serviceByHand, "web")
 	h.ApplyBackend("first", adopting, ", name: web", "{name: web, port: 80, targetPort: 8080}")
@@ -138,21 +138,21 @@ func TestAdoptionByAnother(t *testing.T) {
 }
 
 // seen records every state that the slices behind a Service pass through.
-type seen struct {
+type sliceHistory struct {
 	mu     sync.Mutex
 	states []string
 }
 
 // record begins to record, until the test ends. Each state reads like "ADDED ours
 // 192.0.2.1:ready,serving".
-func record(h *harness.Test, service string) *seen {
+func recordSlices(h *harness.Test, service string) *sliceHistory {
 	h.T.Helper()
 	w, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace),
 		client.MatchingLabels{discoveryv1.LabelServiceName: service})
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	s := &seen{}
+	s := &sliceHistory{}
 	var done sync.WaitGroup
 	done.Go(func() { // ends with Stop
 		for event := range w.ResultChan() {
@@ -168,7 +168,7 @@ func record(h *harness.Test, service string) *seen {
 	return s
 }
 
-func (s *seen) add(kind watch.EventType, slice *discoveryv1.EndpointSlice) {
+func (s *sliceHistory) add(kind watch.EventType, slice *discoveryv1.EndpointSlice) {
 	whose := "theirs"
 	if slice.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy {
 		whose = "ours"
@@ -183,28 +183,28 @@ func (s *seen) add(kind watch.EventType, slice *discoveryv1.EndpointSlice) {
 }
 
 // order returns what has been recorded so far.
-func (s *seen) order() []string {
+func (s *sliceHistory) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.states)
 }
 
 // index is where a state was seen first; it fails the test where it was not.
-func (s *seen) index(h *harness.Test, state string) int {
+func (s *sliceHistory) index(h *harness.Test, state string) int {
 	h.T.Helper()
-	i := slices.Index(s.order(), state)
+	i := slices.Index(s.all(), state)
 	if i < 0 {
-		h.T.Fatalf("%q was never seen, but %q", state, s.order())
+		h.T.Fatalf("%q was never seen, but %q", state, s.all())
 	}
 	return i
 }
 
-// TestHandOver: shared addresses are first written with the very conditions that they have, then
-// the foreign objects stop, then our verdicts apply.
-func TestHandOver(t *testing.T) {
+// The handover of a shared address has three steps: our slice publishes it with the conditions that
+// it has, the foreign object stops, and our verdict applies.
+func TestHandoverPublishesForeignConditionsFirst(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	f.servers[1].SetSick(true)
+	set := startServers(h, 2)
+	set.servers[1].SetSick(true)
 	for _, tc := range []struct {
 		name, document, event string
 		stopped               func() error
@@ -234,24 +234,24 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
 			h.ApplyService(tc.name, "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]")
-			h.Apply(tc.document, f.V4)
+			h.Apply(tc.document, set.V4)
 			h.Eventually("a slice by hand or mirrored", func() error {
 				if len(h.Slices(tc.name)) == 0 {
 					return errors.New("there is none")
 				}
 				return nil
 			})
-			record := record(h, tc.name)
+			history := recordSlices(h, tc.name)
 			h.ApplyBackend(tc.name,
 				"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-				f.targets(), harness.HTTPCheck)
-			h.WaitStates(tc.name, harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
+				set.targets(), harness.HTTPCheck)
+			h.WaitStates(tc.name, harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy})
 			waitOnlyOurs(h, tc.name)
 			waitProgrammed(h, tc.name)
 			h.WaitReady(tc.name)
-			b := f.V4.String()
+			b := set.V4.String()
 			h.Eventually("the record of it all", func() error {
-				all := record.order()
+				all := history.all()
 				if !slices.Contains(all, "DELETED theirs "+b+":true,true,false") ||
 					!slices.Contains(all, "MODIFIED ours "+b+":false,false,false") {
 					return fmt.Errorf("there is %q", all)
@@ -259,11 +259,11 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 				return nil
 			})
 			// Target a is new here; of b, which the checks find dead, the others say that it is ready.
-			same, stopped := record.index(h, "ADDED ours "+b+":true,true,false"), record.index(h,
+			same, stopped := history.index(h, "ADDED ours "+b+":true,true,false"), history.index(h,
 				"DELETED theirs "+b+":true,true,false")
-			verdict := record.index(h, "MODIFIED ours "+b+":false,false,false")
+			verdict := history.index(h, "MODIFIED ours "+b+":false,false,false")
 			if same > stopped || stopped > verdict {
-				t.Errorf("seen were %q", record.order())
+				t.Errorf("seen were %q", history.all())
 			}
 			h.Eventually("the event", func() error {
 				events := h.Events(tc.name)
@@ -279,28 +279,28 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 	}
 }
 
-// TestHandOverWaits: with no address in common the others stay until one of ours is ready.
-func TestHandOverWaits(t *testing.T) {
+// Without a shared address, the foreign endpoints stay until one of ours is ready.
+func TestHandoverWaitsForReadyEndpoint(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
-	f.servers[0].SetSick(true)
+	set := startServers(h, 1)
+	set.servers[0].SetSick(true)
 	h.ApplyService("web", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]")
 	h.Apply(sliceByHand, "web", "192.0.2.1")
-	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
+	wantUntouched := watchUntouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
 	h.ApplyBackend("web",
 		"service: {adoptionPolicy: IfSelectorless}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.targets(), harness.HTTPCheck)
-	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0)))
+		set.targets(), harness.HTTPCheck)
+	h.WaitStates("web", harness.All(harness.Unhealthy, set.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
 	wantUntouched()
-	f.servers[0].SetSick(false)
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
+	set.servers[0].SetSick(false)
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 	waitOnlyOurs(h, "web")
 	h.WaitReady("web")
 }
 
-// TestHandOverOfControlled: a slice that somebody controls is not taken away.
-func TestHandOverOfControlled(t *testing.T) {
+// A slice that has a controller is left alone, and the Service is in conflict.
+func TestControlledSliceIsNotTakenOver(t *testing.T) {
 	h := parallel(t)
 	h.Apply(serviceByHand, "web")
 	h.Apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owner}")
@@ -313,7 +313,7 @@ func TestHandOverOfControlled(t *testing.T) {
 		s.OwnerReferences = []metav1.OwnerReference{
 			*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	})
-	wantUntouched := untouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
+	wantUntouched := watchUntouched(h, named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
 	h.ApplyBackend("web", adopting, "", "{name: web, port: 80, targetPort: 8080}")
 	waitConflict(h, "web")
 	wantUntouched()

@@ -13,19 +13,19 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestEventsSummedUp: when many targets change at once, ten events at most tell of the first, and a
-// minute later one tells how many more there were. Status leaves nothing out.
-func TestEventsSummedUp(t *testing.T) {
+// When many targets change at once, at most ten events report the first changes. A minute later,
+// one event reports how many more there were. Status lists all of them.
+func TestManyEventsAreSummedUp(t *testing.T) {
 	h := parallel(t)
 	const sick, told = 19, 10
-	f := newFarm(h, sick+1)
-	h.ApplyBackend("web", spec(f.targets(), "", ""))
-	h.WaitStates("web", harness.All(harness.Healthy, f.places...))
+	set := startServers(h, sick+1)
+	h.ApplyBackend("web", spec(set.targets(), "", ""))
+	h.WaitStates("web", harness.All(harness.Healthy, set.addrs...))
 	h.WaitReady("web")
-	for _, s := range f.servers[:sick] {
+	for _, s := range set.servers[:sick] {
 		s.SetSick(true)
 	}
-	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, f.places[:sick]...), harness.All(harness.Healthy, f.places[sick])))
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.addrs[:sick]...), harness.All(harness.Healthy, set.addrs[sick])))
 	h.Within(time.Minute+harness.Patience, "an event that sums up", func() error {
 		events := h.Events("web")
 		sum := slices.IndexFunc(events, func(e string) bool { return strings.HasPrefix(e, "MoreEvents: ") })
@@ -51,40 +51,39 @@ const (
 	longFreeze = 50 * time.Second
 )
 
-// TestAPIServerFrozen: the API server hangs, with every connection open, while targets die and come
-// back. What the slices say afterwards is true, each slice is written once for what had changed by
-// then, and the leader still leads. One that hangs for longer than a lease can be kept ends the
-// manager, and the next one goes on.
-func TestAPIServerFrozen(t *testing.T) {
+// While the API server hangs with open connections, targets fail and recover. Afterwards the slices
+// are right, each slice is written once for all changes, and the leader still leads. If the API
+// server hangs for longer than the lease can be kept, the manager ends, and the next one continues.
+func TestManagerSurvivesFrozenAPIServer(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager("--leader-elect")
-	f := newHosts(h, 4)
-	h.ApplyBackend("web", spec(f.targets(), "", ""))
-	h.WaitStates("web", harness.All(harness.Healthy, f.places...))
-	waitRest(h)
+	set := startServersApart(h, 4)
+	h.ApplyBackend("web", spec(set.targets(), "", ""))
+	h.WaitStates("web", harness.All(harness.Healthy, set.addrs...))
+	waitQuiet(h)
 
-	writes, seen := h.CountWrites(), record(h, "web")
+	writes, history := h.CountWrites(), recordSlices(h, "web")
 	frozen(h, freeze, func() {
-		f.servers[0].SetSick(true) // its write is on its way all the while
-		h.WaitChecked(f.servers[0])
-		f.servers[1].Stop()
-		f.servers[2].SetSick(true)
-		h.WaitChecked(f.servers[2], f.servers[3])
-		f.servers[2].SetSick(false)
-		h.WaitChecked(f.servers[2], f.servers[3])
+		set.servers[0].SetSick(true) // its write is on its way all the while
+		h.WaitChecked(set.servers[0])
+		set.servers[1].Stop()
+		set.servers[2].SetSick(true)
+		h.WaitChecked(set.servers[2], set.servers[3])
+		set.servers[2].SetSick(false)
+		h.WaitChecked(set.servers[2], set.servers[3])
 	})
-	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, f.at(0), f.at(1)), harness.All(harness.Healthy, f.at(2), f.at(3))))
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.at(0), set.at(1)), harness.All(harness.Healthy, set.at(2), set.at(3))))
 	waitTarget(h, "web", "b", "Unhealthy", "ConnectionRefused")
-	waitRest(h)
-	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, f.at(0), f.at(1)), harness.All(harness.Healthy, f.at(2), f.at(3))))
+	waitQuiet(h)
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.at(0), set.at(1)), harness.All(harness.Healthy, set.at(2), set.at(3))))
 	// Of the first that died its write was on its way, and the second followed; the third was well
 	// again.
 	written := writes.Of("endpointslices")
-	if len(written) > 2 || len(seen.order()) != (1+len(written))*len(f.places) { // the first is what was there
-		t.Errorf("slices were written %d times, %v; of which came %q", len(written), written, seen.order())
+	if len(written) > 2 || len(history.all()) != (1+len(written))*len(set.addrs) { // the first is what was there
+		t.Errorf("slices were written %d times, %v; of which came %q", len(written), written, history.all())
 	}
-	for _, state := range seen.order() {
-		if strings.Contains(state, f.at(2).Addr().String()+":false") {
+	for _, state := range history.all() {
+		if strings.Contains(state, set.at(2).Addr().String()+":false") {
 			t.Errorf("seen was %q", state)
 		}
 	}
@@ -95,8 +94,8 @@ func TestAPIServerFrozen(t *testing.T) {
 	}
 
 	frozen(h, longFreeze, func() {
-		f.servers[0].SetSick(false)
-		f.servers[3].SetSick(true)
+		set.servers[0].SetSick(false)
+		set.servers[3].SetSick(true)
 	})
 	h.Eventually("the manager to end", func() error {
 		select {
@@ -109,7 +108,7 @@ func TestAPIServerFrozen(t *testing.T) {
 	m.Kill() // no more than to see that it had no data race
 	h.StartManager("--leader-elect")
 	h.Within(time.Minute+harness.Patience, "what changed to be published", func() error {
-		want := harness.Union(harness.All(harness.Unhealthy, f.at(1), f.at(3)), harness.All(harness.Healthy, f.at(0), f.at(2)))
+		want := harness.Union(harness.All(harness.Unhealthy, set.at(1), set.at(3)), harness.All(harness.Healthy, set.at(0), set.at(2)))
 		return h.CompareStates("web", want)
 	})
 }

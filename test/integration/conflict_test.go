@@ -40,7 +40,7 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8080}]}]
 )
 
 // untouched returns how to tell that these objects have not been written to since.
-func untouched(h *harness.Test, objects ...client.Object) (check func()) {
+func watchUntouched(h *harness.Test, objects ...client.Object) (check func()) {
 	h.T.Helper()
 	read := func(o client.Object) {
 		h.T.Helper()
@@ -81,9 +81,9 @@ func wantNoneOfOurs(h *harness.Test, service string) {
 	}
 }
 
-// TestForeignService: a Service of that name that is not ours is left alone, whatever it is like,
-// until it is gone.
-func TestForeignService(t *testing.T) {
+// A foreign Service under our name is left alone, of whatever kind it is. Once it is deleted, ours
+// is created.
+func TestForeignServiceIsLeftAlone(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct{ name, document string }{
 		{"selectorless", serviceByHand},
@@ -94,7 +94,7 @@ func TestForeignService(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
 			h.Apply(tc.document, tc.name)
-			wantUntouched := untouched(h, named(h, &corev1.Service{}, tc.name))
+			wantUntouched := watchUntouched(h, named(h, &corev1.Service{}, tc.name))
 			h.ApplyBackend(tc.name, onePort)
 			waitConflict(h, tc.name)
 			waitMessage(h, tc.name, "Programmed", fmt.Sprintf("%q", tc.name))
@@ -112,13 +112,13 @@ func TestForeignService(t *testing.T) {
 	}
 }
 
-// TestForeignServiceSurvives: the deletion of an ExternalBackend in conflict takes nothing of the
-// other with it.
-func TestForeignServiceSurvives(t *testing.T) {
+// The deletion of an ExternalBackend in conflict leaves the foreign Service and its slice as they
+// are.
+func TestDeletionInConflictLeavesForeignObjects(t *testing.T) {
 	h := parallel(t)
 	h.Apply(serviceByHand, "web")
 	h.Apply(sliceByHand, "web", "192.0.2.1")
-	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"),
+	wantUntouched := watchUntouched(h, named(h, &corev1.Service{}, "web"),
 		named(h, &discoveryv1.EndpointSlice{}, "web-by-hand"))
 	h.ApplyBackend("web", onePort)
 	waitConflict(h, "web")
@@ -130,9 +130,9 @@ func TestForeignServiceSurvives(t *testing.T) {
 	wantUntouched()
 }
 
-// TestBehindTheName: Endpoints and slices that someone has put behind the name before there was a
-// Service.
-func TestBehindTheName(t *testing.T) {
+// Foreign Endpoints or slices that exist before our Service are a conflict, and are left alone.
+// Once they are deleted, the Service is created.
+func TestForeignEndpointsUnderOurNameAreConflict(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct {
 		name, document string
@@ -144,7 +144,7 @@ func TestBehindTheName(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
 			h.Apply(tc.document, tc.name, "192.0.2.1")
-			wantUntouched := untouched(h, tc.object)
+			wantUntouched := watchUntouched(h, tc.object)
 			h.ApplyBackend(tc.name, onePort)
 			waitConflict(h, tc.name)
 			waitMessage(h, tc.name, "Programmed", tc.object.GetName())
@@ -158,11 +158,11 @@ func TestBehindTheName(t *testing.T) {
 	}
 }
 
-// TestBehindOurs: what others put behind our Service later is told and left alone; ours goes on
-// working, and following its health.
-func TestBehindOurs(t *testing.T) {
+// Foreign endpoints that appear behind our Service are reported and left alone. Ours continue to
+// follow health.
+func TestForeignEndpointsBesideOursAreReported(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
+	set := startServers(h, 1)
 	for _, tc := range []struct {
 		name, document string
 		object         client.Object
@@ -172,16 +172,16 @@ func TestBehindOurs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			h.ApplyBackend(tc.name, "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(), harness.HTTPCheck)
-			h.WaitStates(tc.name, harness.All(harness.Healthy, f.at(0)))
+			h.ApplyBackend(tc.name, "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", set.targets(), harness.HTTPCheck)
+			h.WaitStates(tc.name, harness.All(harness.Healthy, set.at(0)))
 			service := h.Service(tc.name)
 			h.Apply(tc.document, tc.name, "192.0.2.1")
-			wantUntouched := untouched(h, tc.object)
+			wantUntouched := watchUntouched(h, tc.object)
 			waitConflict(h, tc.name)
-			f.servers[0].SetSick(true)
-			h.WaitStates(tc.name, harness.All(harness.Unhealthy, f.at(0)))
-			f.servers[0].SetSick(false)
-			h.WaitStates(tc.name, harness.All(harness.Healthy, f.at(0)))
+			set.servers[0].SetSick(true)
+			h.WaitStates(tc.name, harness.All(harness.Unhealthy, set.at(0)))
+			set.servers[0].SetSick(false)
+			h.WaitStates(tc.name, harness.All(harness.Healthy, set.at(0)))
 			wantUntouched()
 			if now := h.Service(tc.name); now.UID != service.UID {
 				t.Error("the Service is another one")
@@ -193,9 +193,9 @@ func TestBehindOurs(t *testing.T) {
 	}
 }
 
-// TestTwoWantOne: of two ExternalBackends that want one Service one has it, and the other once that
-// is gone.
-func TestTwoWantOne(t *testing.T) {
+// Of two ExternalBackends that name one Service, the first one owns it. The second one gets it
+// after the deletion of the first.
+func TestServiceBelongsToFirstBackend(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("first", "service: {name: web}"+onePort)
 	h.WaitReady("first")
@@ -218,12 +218,12 @@ func TestTwoWantOne(t *testing.T) {
 	}
 }
 
-// TestKubernetesService: nothing stands behind default/kubernetes, by no way there is.
-func TestKubernetesService(t *testing.T) {
+// No spec can publish endpoints behind default/kubernetes.
+func TestKubernetesServiceIsProtected(t *testing.T) {
 	h := parallel(t)
 	h = h.Sub(t)
 	h.Namespace = metav1.NamespaceDefault
-	wantUntouched := untouched(h, named(h, &corev1.Service{}, "kubernetes"))
+	wantUntouched := watchUntouched(h, named(h, &corev1.Service{}, "kubernetes"))
 	for name, spec := range map[string]string{
 		"by-ref":   "serviceRef: {name: kubernetes}\nports: [{name: https, port: 443}]\ntargets: [{name: a, address: 198.51.100.1}]",
 		"by-name":  "service: {name: kubernetes}\nports: [{name: https, port: 443}]\ntargets: [{name: a, address: 198.51.100.1}]",
@@ -242,12 +242,12 @@ func TestKubernetesService(t *testing.T) {
 	wantUntouched()
 }
 
-// TestProtectedServices: the same for what --protected-services names.
-func TestProtectedServices(t *testing.T) {
+// No spec can publish endpoints behind a Service that --protected-services names.
+func TestProtectedServicesAreLeftAlone(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager("--protected-services=" + h.Namespace + "/web," + h.Namespace + "/vpn")
 	h.Apply(serviceByHand, "web")
-	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"))
+	wantUntouched := watchUntouched(h, named(h, &corev1.Service{}, "web"))
 	h.ApplyBackend("by-ref", "serviceRef: {name: web}"+onePort)
 	h.ApplyBackend("adopting", "service: {name: web, adoptionPolicy: IfSelectorless}"+onePort)
 	h.ApplyBackend("creating", "service: {name: vpn}"+onePort)

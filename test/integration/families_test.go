@@ -11,9 +11,9 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// TestFamilyPolicies: families and their policy make of the Service what the same fields make of a
-// plain one, and it stays so, also where the API server adds a family to that of the spec.
-func TestFamilyPolicies(t *testing.T) {
+// ipFamilies and ipFamilyPolicy have the same effect as in a plain Service, and later writes keep
+// what the API server has added.
+func TestServiceFamiliesAreThoseOfPlainService(t *testing.T) {
 	h := parallel(t)
 	const v4, v6 = corev1.IPv4Protocol, corev1.IPv6Protocol
 	kinds := map[v1alpha1.ServiceType]string{

@@ -56,10 +56,10 @@ func progressing(message string) gitops.Health {
 // health check and kstatus to judge it as users expect.
 func TestGitOpsTools(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	f.servers[1].SetSick(true)
-	ns := newNameserver(h)
-	ns.set("nowhere.example.com", rcode(dns.RcodeNameError))
+	set := startServers(h, 2)
+	set.servers[1].SetSick(true)
+	ns := startScriptedDNS(h)
+	ns.set("nowhere.example.com", answerWithCode(dns.RcodeNameError))
 	named := func(more string) string {
 		return fmt.Sprintf(web, "") + more + fmt.Sprintf("dns: {nameservers: [%q]}\n", ns.V4)
 	}
@@ -81,15 +81,15 @@ func TestGitOpsTools(t *testing.T) {
 	for _, s := range []gitopsState{
 		{"ready", applied(onePort, "Ready", "True", ""), healthy("1 of 1 endpoints are ready."), "Current"},
 		{
-			"all-healthy", applied(spec(f.target(0, ""), "", ""), "Healthy", "True", "Healthy"),
+			"all-healthy", applied(spec(set.target(0, ""), "", ""), "Healthy", "True", "Healthy"),
 			healthy("1 of 1 endpoints are ready."), "Current",
 		},
 		{
-			"some-unhealthy", applied(spec(f.targets(), "", ""), "Healthy", "False", "SomeUnhealthy"),
+			"some-unhealthy", applied(spec(set.targets(), "", ""), "Healthy", "False", "SomeUnhealthy"),
 			healthy("1 of 2 endpoints are ready. 1 of 2 probed endpoints are healthy."), "Current",
 		},
 		{
-			"all-unhealthy", applied(spec(f.target(1, ""), "", ""), "Healthy", "False", "AllUnhealthy"),
+			"all-unhealthy", applied(spec(set.target(1, ""), "", ""), "Healthy", "False", "AllUnhealthy"),
 			degraded("0 of 1 endpoints are ready."), "InProgress",
 		},
 		{

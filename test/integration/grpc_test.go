@@ -33,8 +33,8 @@ func serveGRPC(h *harness.Test, at netip.AddrPort, listen func(network, address 
 	})
 }
 
-// TestGRPC asks a real gRPC server for the health of its services.
-func TestGRPC(t *testing.T) {
+// A gRPC check follows what a real gRPC server reports about the health of its services.
+func TestGRPCCheckFollowsHealthService(t *testing.T) {
 	h := parallel(t)
 	h.AllowReferences()
 	m := h.Machine("grpc")

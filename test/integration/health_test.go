@@ -42,21 +42,21 @@ func waitActive(h *harness.Test, backend string, tier int32) {
 	})
 }
 
-// TestConditions: the whole table of what an endpoint's conditions say, in one backend.
-func TestConditions(t *testing.T) {
+// One ExternalBackend shows the whole table of endpoint conditions.
+func TestConditionsOfEverySituation(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 6)
-	f.servers[1].SetSick(true)
-	f.servers[4].SetSick(true)
+	set := startServers(h, 6)
+	set.servers[1].SetSick(true)
+	set.servers[4].SetSick(true)
 	h.ApplyBackend("web", spec(
-		f.target(0, "")+ // healthy, active tier
-			f.target(1, "")+ // unhealthy
-			f.target(2, ", tier: 1")+ // healthy standby
-			f.target(3, ", adminState: Draining")+ // draining
-			f.target(4, ", adminState: Draining")+ // draining and unhealthy
-			f.target(5, ", adminState: Disabled"), "", ""))
+		set.target(0, "")+ // healthy, active tier
+			set.target(1, "")+ // unhealthy
+			set.target(2, ", tier: 1")+ // healthy standby
+			set.target(3, ", adminState: Draining")+ // draining
+			set.target(4, ", adminState: Draining")+ // draining and unhealthy
+			set.target(5, ", adminState: Disabled"), "", ""))
 	h.WaitStates("web", harness.States{
-		f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby, f.at(3): harness.Draining, f.at(4): "terminating"})
+		set.at(0): harness.Healthy, set.at(1): harness.Unhealthy, set.at(2): harness.Standby, set.at(3): harness.Draining, set.at(4): "terminating"})
 	for target, state := range map[string][2]string{
 		"a": {"Healthy"}, "b": {"Unhealthy", "UnexpectedStatus"}, "c": {"Healthy"}, "d": {"Draining"}, "e": {"Draining", "UnexpectedStatus"}, "f": {"Disabled"},
 	} {
@@ -65,7 +65,7 @@ func TestConditions(t *testing.T) {
 	waitActive(h, "web", 0)
 	b := h.WaitReady("web")
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
-	if n := f.servers[5].Checks(); n > 0 {
+	if n := set.servers[5].Checks(); n > 0 {
 		t.Errorf("a Disabled target was probed %d times", n)
 	}
 	h.Eventually("the counts in status", func() error {
@@ -81,143 +81,142 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestDisabledLeavesAtOnce: Disabled is the stop, drainSeconds or not.
-func TestDisabledLeavesAtOnce(t *testing.T) {
+// A Disabled target leaves at once, whatever drainSeconds is.
+func TestDisabledTargetLeavesAtOnce(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	h.ApplyBackend("web", spec(f.targets(), "", "drainSeconds: 600"))
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1)))
-	h.ApplyBackend("web", spec(f.target(0, "")+f.target(1, ", adminState: Disabled"), "", "drainSeconds: 600"))
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
+	set := startServers(h, 2)
+	h.ApplyBackend("web", spec(set.targets(), "", "drainSeconds: 600"))
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0), set.at(1)))
+	h.ApplyBackend("web", spec(set.target(0, "")+set.target(1, ", adminState: Disabled"), "", "drainSeconds: 600"))
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 	waitTarget(h, "web", "b", "Disabled", "")
-	h.ApplyBackend("web", spec(f.targets(), "", "drainSeconds: 600"))
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1)))
+	h.ApplyBackend("web", spec(set.targets(), "", "drainSeconds: 600"))
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0), set.at(1)))
 }
 
-// TestDrainSeconds: an address that left spec stays as terminating, with its health, and then goes;
-// one that comes back drains no longer.
-func TestDrainSeconds(t *testing.T) {
+// An address that is removed from spec is terminating for drainSeconds, still with its health, and
+// then leaves. An address that comes back stops draining.
+func TestRemovedAddressDrainsWithItsHealth(t *testing.T) {
 	h := parallel(t)
-	f := newHosts(h, 3)
-	h.ApplyBackend("web", spec(f.targets(), "", "drainSeconds: 6"))
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1), f.at(2)))
+	set := startServersApart(h, 3)
+	h.ApplyBackend("web", spec(set.targets(), "", "drainSeconds: 6"))
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0), set.at(1), set.at(2)))
 
-	h.ApplyBackend("web", spec(f.target(0, ""), "", "drainSeconds: 6"))
+	h.ApplyBackend("web", spec(set.target(0, ""), "", "drainSeconds: 6"))
 	left := time.Now()
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Draining, f.at(2): harness.Draining})
-	f.servers[1].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): "terminating", f.at(2): harness.Draining})
-	h.ApplyBackend("web", spec(f.target(0, "")+f.target(2, ""), "", "drainSeconds: 6"))
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): "terminating", f.at(2): harness.Healthy})
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(2)))
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Draining, set.at(2): harness.Draining})
+	set.servers[1].SetSick(true)
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): "terminating", set.at(2): harness.Draining})
+	h.ApplyBackend("web", spec(set.target(0, "")+set.target(2, ""), "", "drainSeconds: 6"))
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): "terminating", set.at(2): harness.Healthy})
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0), set.at(2)))
 	if after := time.Since(left); after < 5*time.Second { // whole seconds are kept
 		t.Errorf("the address was gone after %v", after)
 	}
 	// Removed with nothing to drain for.
-	h.ApplyBackend("web", spec(f.target(0, ""), "", ""))
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
+	h.ApplyBackend("web", spec(set.target(0, ""), "", ""))
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 }
 
-// TestTiers: a standby takes over when the first tier does not qualify, gives back after a delay,
-// and each change is told.
-func TestTiers(t *testing.T) {
+// A standby tier takes over when the first tier does not qualify. Failback happens after a delay,
+// and each change is reported.
+func TestFailoverAndFailbackBetweenTiers(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 5)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", tier: 1") + f.target(4,
+	set := startServers(h, 5)
+	targets := set.target(0, "") + set.target(1, "") + set.target(2, ", tier: 1") + set.target(3, ", tier: 1") + set.target(4,
 		", tier: 7")
 	h.ApplyBackend("web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
 	ready := func(tier string, at ...netip.AddrPort) harness.States { return harness.All(tier, at...) }
-	first, second, third := []netip.AddrPort{f.at(0), f.at(1)}, []netip.AddrPort{f.at(2), f.at(3)}, f.at(4)
+	first, second, third := []netip.AddrPort{set.at(0), set.at(1)}, []netip.AddrPort{set.at(2), set.at(3)}, set.at(4)
 	h.WaitStates("web",
 		harness.Union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
 	waitActive(h, "web", 0)
 
 	// Half of it is not enough: the healthy one becomes a standby.
-	f.servers[0].SetSick(true)
+	set.servers[0].SetSick(true)
 	h.WaitStates(
 		"web",
-		harness.Union(harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby}, ready(harness.Healthy, second...),
+		harness.Union(harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby}, ready(harness.Healthy, second...),
 			ready(harness.Standby, third)),
 	)
 	waitActive(h, "web", 1)
 	h.WaitEvent("web", "TierChanged")
-	f.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Unhealthy,
-		f.at(3): harness.Standby, f.at(4): harness.Healthy})
+	set.servers[2].SetSick(true)
+	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby, set.at(2): harness.Unhealthy,
+		set.at(3): harness.Standby, set.at(4): harness.Healthy})
 	waitActive(h, "web", 7)
 
 	// No tier qualifies: the healthy endpoints of every tier are ready.
-	f.servers[4].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy, f.at(2): harness.Unhealthy,
-		f.at(3): harness.Healthy, f.at(4): harness.Unhealthy})
+	set.servers[4].SetSick(true)
+	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy, set.at(2): harness.Unhealthy,
+		set.at(3): harness.Healthy, set.at(4): harness.Unhealthy})
 	waitActive(h, "web", -1)
 
 	for _, i := range []int{0, 2, 4} {
-		f.servers[i].SetSick(false)
+		set.servers[i].SetSick(false)
 	}
 	h.WaitStates("web",
 		harness.Union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
 	waitActive(h, "web", 0)
 }
 
-// TestManualFailback: with failback Manual only a dead active tier or a pin moves it, whatever its
-// health.
-func TestManualFailback(t *testing.T) {
+// With failback Manual, the active tier changes only if it has no healthy endpoint, or by a pin. A
+// pin holds whatever the health of its tier.
+func TestManualFailbackKeepsActiveTier(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	targets := f.target(0, "") + f.target(1, ", tier: 1")
+	set := startServers(h, 2)
+	targets := set.target(0, "") + set.target(1, ", tier: 1")
 	const manual = "failover: {failback: Manual, failbackDelaySeconds: 0%s}"
 	h.ApplyBackend("web", spec(targets, "", fmt.Sprintf(manual, "")))
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
-	f.servers[0].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy})
-	f.servers[0].SetSick(false)
-	h.WaitStates("web", harness.States{f.at(0): harness.Standby, f.at(1): harness.Healthy})
-	h.WaitChecked(f.servers...)
-	h.WaitStates("web", harness.States{f.at(0): harness.Standby, f.at(1): harness.Healthy})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Standby})
+	set.servers[0].SetSick(true)
+	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy})
+	set.servers[0].SetSick(false)
+	h.WaitStates("web", harness.States{set.at(0): harness.Standby, set.at(1): harness.Healthy})
+	h.WaitChecked(set.servers...)
+	h.WaitStates("web", harness.States{set.at(0): harness.Standby, set.at(1): harness.Healthy})
 	waitActive(h, "web", 1)
 
 	h.ApplyBackend("web", spec(targets, "", fmt.Sprintf(manual, ", pinnedTier: 0")))
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Standby})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Standby})
 	waitActive(h, "web", 0)
-	f.servers[0].SetSick(true) // a pin holds, whatever the tier's health
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby})
+	set.servers[0].SetSick(true) // a pin holds, whatever the tier's health
+	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby})
 	waitActive(h, "web", 0)
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 	h.ApplyBackend("web", spec(targets, "", fmt.Sprintf(manual, "")))
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy})
+	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy})
 	waitActive(h, "web", 1)
 }
 
-// TestFailOpen: where no tier qualifies, with whenNoTierQualifies AllEndpoints, every endpoint of
-// Active targets is ready and serving.
-func TestFailOpen(t *testing.T) {
+// If no tier qualifies and whenNoTierQualifies is AllEndpoints, every endpoint of an Active target
+// is ready and serving.
+func TestFailOpenMakesActiveTargetsReady(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 4)
+	set := startServers(h, 4)
 	h.ApplyBackend("web",
-		spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "",
+		spec(set.target(0, "")+set.target(1, "")+set.target(2, ", tier: 1")+set.target(3, ", adminState: Draining"), "",
 			"failover: {failbackDelaySeconds: 0, minHealthyPercent: 60, whenNoTierQualifies: AllEndpoints}"),
 	)
-	healthy := harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby,
-		f.at(3): harness.Draining}
+	healthy := harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby,
+		set.at(3): harness.Draining}
 	h.WaitStates("web", healthy)
-	f.servers[0].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Standby, f.at(2): harness.Healthy,
-		f.at(3): harness.DrainingStandby})
-	f.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.FailOpen, f.at(1): harness.Healthy, f.at(2): harness.FailOpen,
-		f.at(3): harness.Draining})
+	set.servers[0].SetSick(true)
+	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby, set.at(2): harness.Healthy,
+		set.at(3): harness.DrainingStandby})
+	set.servers[2].SetSick(true)
+	h.WaitStates("web", harness.States{set.at(0): harness.FailOpen, set.at(1): harness.Healthy, set.at(2): harness.FailOpen,
+		set.at(3): harness.Draining})
 	h.WaitEvent("web", "FailOpen")
 	waitActive(h, "web", -1)
 	h.WaitReady("web")
-	f.servers[0].SetSick(false)
-	f.servers[2].SetSick(false)
+	set.servers[0].SetSick(false)
+	set.servers[2].SetSick(false)
 	h.WaitStates("web", healthy)
 }
 
-// TestInitialState: what was never seen before is as initialState says until the first verdict; so
-// it stays where nothing answers in time.
-func TestInitialState(t *testing.T) {
+// A new endpoint has its initialState until the first verdict, also if nothing answers.
+func TestInitialStateHoldsUntilFirstVerdict(t *testing.T) {
 	h := parallel(t)
 	m := h.Machine("hole")
 	if err := m.BlackHole(); err != nil {
@@ -238,29 +237,29 @@ func TestInitialState(t *testing.T) {
 	h.WaitCondition("not-ready", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
 }
 
-// TestCheckComesAndGoes: a healthCheck added to live traffic starts from what is published, and one
-// that is removed leaves all ready.
-func TestCheckComesAndGoes(t *testing.T) {
+// A healthCheck that is added starts from the published state. After its removal, all endpoints are
+// ready.
+func TestAddedCheckStartsFromPublishedState(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	f.servers[1].SetSick(true)
-	unchecked := fmt.Sprintf(web, "") + "targets:\n" + f.targets()
+	set := startServers(h, 2)
+	set.servers[1].SetSick(true)
+	unchecked := fmt.Sprintf(web, "") + "targets:\n" + set.targets()
 	h.ApplyBackend("web", unchecked)
-	healthy := harness.All(harness.Healthy, f.at(0), f.at(1))
+	healthy := harness.All(harness.Healthy, set.at(0), set.at(1))
 	h.WaitStates("web", healthy)
 	waitTarget(h, "web", "a", "Unprobed", "")
 	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
 	h.WaitReady("web")
 
-	record := record(h, "web")
-	h.ApplyBackend("web", spec(f.targets(), "", ""))
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
+	history := recordSlices(h, "web")
+	h.ApplyBackend("web", spec(set.targets(), "", ""))
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy})
 	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
-	for _, state := range record.order() { // the ports tell a and b apart, but only b turned
-		if state == "MODIFIED ours "+f.V4.String()+":false,false,false" {
+	for _, state := range history.all() { // the ports tell a and b apart, but only b turned
+		if state == "MODIFIED ours "+set.V4.String()+":false,false,false" {
 			continue
 		}
-		if state != "ADDED ours "+f.V4.String()+":true,true,false" {
+		if state != "ADDED ours "+set.V4.String()+":true,true,false" {
 			t.Errorf("seen was %q", state)
 		}
 	}
@@ -270,45 +269,45 @@ func TestCheckComesAndGoes(t *testing.T) {
 	waitTarget(h, "web", "b", "Unprobed", "")
 }
 
-// TestObserve: an observing check reports, and changes no endpoint; Enforce then acts on what is
-// known.
-func TestObserve(t *testing.T) {
+// A check in mode Observe reports, but changes no endpoint. In mode Enforce the known verdicts take
+// effect.
+func TestObservedCheckChangesNoEndpoint(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 3)
-	f.servers[1].SetSick(true)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1")
+	set := startServers(h, 3)
+	set.servers[1].SetSick(true)
+	targets := set.target(0, "") + set.target(1, "") + set.target(2, ", tier: 1")
 	h.ApplyBackend("web", spec(targets, ", mode: Observe", ""))
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby})
 	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
 	h.WaitReady("web")
-	f.servers[0].SetSick(true)
+	set.servers[0].SetSick(true)
 	h.WaitEvent("web", "EndpointUnhealthy")
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby})
 
 	h.ApplyBackend("web", spec(targets, "", ""))
-	h.WaitStates("web", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy})
+	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Unhealthy, set.at(2): harness.Healthy})
 }
 
-// TestPublishNotReady: every endpoint is ready, and serving still tells which would be so without.
-func TestPublishNotReady(t *testing.T) {
+// With publishNotReadyAddresses, every endpoint is ready, and serving still has the verdict.
+func TestPublishNotReadyAddressesKeepsServing(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 4)
-	f.servers[1].SetSick(true)
-	targets := f.target(0, "") + f.target(1, "") + f.target(2, ", tier: 1") + f.target(3, ", adminState: Draining")
+	set := startServers(h, 4)
+	set.servers[1].SetSick(true)
+	targets := set.target(0, "") + set.target(1, "") + set.target(2, ", tier: 1") + set.target(3, ", adminState: Draining")
 	checked := "targets:\n" + targets + "healthCheck: " + harness.HTTPCheck
 	h.ApplyBackend("web", fmt.Sprintf(web, ", publishNotReadyAddresses: true")+checked)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.NotReadyToo,
-		f.at(2): harness.NotReadyToo, f.at(3): "ready,serving,terminating"})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.NotReadyToo,
+		set.at(2): harness.NotReadyToo, set.at(3): "ready,serving,terminating"})
 	h.ApplyBackend("web", fmt.Sprintf(web, "")+checked)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy, f.at(2): harness.Standby,
-		f.at(3): harness.Draining})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy, set.at(2): harness.Standby,
+		set.at(3): harness.Draining})
 }
 
-// TestDuplicates: of two claimants of one ip:port the lower tier wins, then Active before Draining,
-// then the target's name.
-func TestDuplicates(t *testing.T) {
+// Of two targets with one ip:port, the lower tier wins, then Active before Draining, then the first
+// name.
+func TestOneTargetWinsDuplicateAddress(t *testing.T) {
 	h := parallel(t)
 	const target = "\n- {name: %s, address: 198.51.100.1%s}"
 	for _, tc := range []struct{ name, first, second, loser, state string }{

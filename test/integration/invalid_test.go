@@ -17,14 +17,14 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// TestInvalidSpec: what the schema can't say is told with its field, and leaves what was published
-// as it was.
-func TestInvalidSpec(t *testing.T) {
+// An error that the schema can't find is reported with its field, and everything that is published
+// stays.
+func TestInvalidSpecKeepsWhatIsPublished(t *testing.T) {
 	h := parallel(t)
 	const spec = "ports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.%d, ports: [{name: %s, targetPort: 8080}]}]\n%s"
 	h.ApplyBackend("web", spec, 1, "web", "")
 	h.WaitReady("web")
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 	for _, tc := range []struct{ name, port, more, field string }{
 		{"unknown port", "other", "", "spec.targets[0].ports[0].name"},
 		{"hop-by-hop header", "web", "healthCheck: {httpGet: {httpHeaders: [{name: Connection, value: close}]}}", "spec.healthCheck.httpGet.httpHeaders[0].name"},
@@ -37,11 +37,11 @@ func TestInvalidSpec(t *testing.T) {
 			wantStalled(h, "web", "InvalidSpec")
 			waitMessage(h, "web", "Accepted", tc.field)
 			h.WaitEvent("web", "InvalidSpec")
-			waitPicture(h, "web", before, true)
+			waitSnapshot(h, "web", before, true)
 			h.ApplyBackend("web", spec, 1, "web", "")
 			h.WaitReady("web")
 			wantStalled(h, "web", "")
-			waitPicture(h, "web", before, true)
+			waitSnapshot(h, "web", before, true)
 		})
 	}
 	// Nothing of it was published before.
@@ -53,16 +53,16 @@ func TestInvalidSpec(t *testing.T) {
 	}
 }
 
-// TestRefNotFound: a Secret or ConfigMap that is missing, or may not be read, stops the probes that
-// need it and nothing else.
-func TestRefNotFound(t *testing.T) {
+// A Secret or ConfigMap that is missing, invalid or not readable stops the probes that need it, and
+// nothing else.
+func TestMissingReferenceStopsOnlyProbes(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
+	set := startServers(h, 1)
 	https := func(tls string) string {
-		return "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n" + f.targets() + tls
+		return "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n" + set.targets() + tls
 	}
 	h.ApplyBackend("web", https(""))
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 
 	const checked = "healthCheck: {httpGet: {scheme: HTTPS}, tls: %s, " + harness.FastPace + "}"
 	refused := func(reason, tls string, words ...string) {
@@ -72,7 +72,7 @@ func TestRefNotFound(t *testing.T) {
 		waitMessage(h, "web", "ResolvedRefs", words...)
 		h.WaitReady("web") // traffic goes on
 		wantStalled(h, "web", "")
-		h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
+		h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 	}
 	// The right is missing: the message says which binding helps.
 	refused("RefNotPermitted", "{caCertificateRefs: [{kind: ConfigMap, name: ca, key: ca.crt}]}",
@@ -114,19 +114,19 @@ func TestRefNotFound(t *testing.T) {
 		),
 	)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs")
-	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Unhealthy, set.at(0)))
 	waitTarget(h, "web", "a", "Unhealthy", "TLSHandshakeFailed")
 	wantStalled(h, "web", "")
 }
 
-// TestRefAppears: what was missing is found within a minute, without a change of the spec.
-func TestRefAppears(t *testing.T) {
+// A missing reference is found within a minute of its creation, without a change of the spec.
+func TestReferenceIsFoundOnceItExists(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
+	set := startServers(h, 1)
 	h.AllowReferences()
 	h.ApplyBackend("web",
 		"ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}, %s}",
-		f.targets(), harness.FastPace)
+		set.targets(), harness.FastPace)
 	h.WaitCondition("web", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitTarget(h, "web", "a", "Unknown", "")
 	h.ApplyObject(&corev1.ConfigMap{
@@ -144,7 +144,7 @@ func TestRefAppears(t *testing.T) {
 
 // byName applies a backend with a name for a target, asked at the nameserver. dns is further fields
 // of spec.dns, more of the spec.
-func byName(h *harness.Test, ns *nameserver, backend, dns, more string) {
+func applyHostname(h *harness.Test, ns *scriptedDNS, backend, dns, more string) {
 	h.T.Helper()
 	h.ApplyBackend(backend, `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
@@ -155,33 +155,33 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1%s}
 `, ns.V4, dns, more)
 }
 
-// TestNamesFail: no failure of DNS takes an endpoint away; what kind of failure it is, is told.
-func TestNamesFail(t *testing.T) {
+// No failure of DNS removes an endpoint. Status reports the kind of failure.
+func TestDNSFailureRemovesNoEndpoint(t *testing.T) {
 	h := parallel(t)
 	a, b := at("198.51.100.1:8080"), at("198.51.100.2:8080")
 	for _, tc := range []struct {
 		name, cause string
-		reply       reply
+		answer      dnsAnswer
 	}{
-		{"servfail", "SERVFAIL", rcode(dns.RcodeServerFailure)},
-		{"refused", "REFUSED", rcode(dns.RcodeRefused)},
-		{"empty", "empty answer", empty},
-		{"silent", "timeout", silent},
-		{"nxdomain", "NXDOMAIN", rcode(dns.RcodeNameError)},
+		{"servfail", "SERVFAIL", answerWithCode(dns.RcodeServerFailure)},
+		{"refused", "REFUSED", answerWithCode(dns.RcodeRefused)},
+		{"empty", "empty answer", answerWithNothing},
+		{"silent", "timeout", neverAnswer},
+		{"nxdomain", "NXDOMAIN", answerWithCode(dns.RcodeNameError)},
 		{"gone", "", nil}, // the nameserver itself
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			h := h.Sub(t)
-			ns := newNameserver(h)
-			ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
-			byName(h, ns, tc.name, "", "")
+			ns := startScriptedDNS(h)
+			ns.set("db.example.com", answerWith("198.51.100.1", "198.51.100.2"))
+			applyHostname(h, ns, tc.name, "", "")
 			h.WaitStates(tc.name, harness.All(harness.Healthy, a, b))
 			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
-			before := take(h, tc.name, true)
+			before := takeSnapshot(h, tc.name, true)
 
-			if tc.reply != nil {
-				ns.set("db.example.com", tc.reply)
+			if tc.answer != nil {
+				ns.set("db.example.com", tc.answer)
 			} else if err := ns.BlackHole(); err != nil {
 				t.Fatal(err)
 			}
@@ -189,41 +189,41 @@ func TestNamesFail(t *testing.T) {
 			waitMessage(h, tc.name, "NamesResolved", `"db"`, tc.cause)
 			waitTarget(h, tc.name, "db", "Unprobed", "ServingStale")
 			h.WaitEvent(tc.name, "ServingStale")
-			waitPicture(h, tc.name, before, true)
+			waitSnapshot(h, tc.name, before, true)
 			h.WaitReady(tc.name)
 
-			if tc.reply == nil {
+			if tc.answer == nil {
 				if err := ns.Undrop(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			ns.set("db.example.com", good("198.51.100.2"))
+			ns.set("db.example.com", answerWith("198.51.100.2"))
 			h.WaitStates(tc.name, harness.All(harness.Healthy, b))
 			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 		})
 	}
 }
 
-// TestNamesEnd: stale answers end with staleSeconds, and those of names that don't exist after half
-// a minute; both leave by drainSeconds.
-func TestNamesEnd(t *testing.T) {
+// A stale answer ends after staleSeconds, and that of a name that does not exist after half a
+// minute. The addresses then drain for drainSeconds.
+func TestExpiredAnswersDrain(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct {
 		name, dns, reason, target string
-		reply                     reply
+		answer                    dnsAnswer
 	}{
-		{"stale", ", staleSeconds: 3", "ResolutionFailed", "ResolutionFailed", rcode(dns.RcodeServerFailure)},
-		{"nxdomain", "", "ResolutionFailed", "NameNotFound", rcode(dns.RcodeNameError)},
+		{"stale", ", staleSeconds: 3", "ResolutionFailed", "ResolutionFailed", answerWithCode(dns.RcodeServerFailure)},
+		{"nxdomain", "", "ResolutionFailed", "NameNotFound", answerWithCode(dns.RcodeNameError)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			h := h.Sub(t)
-			ns := newNameserver(h)
-			ns.set("db.example.com", good("198.51.100.1"))
-			byName(h, ns, tc.name, tc.dns, "drainSeconds: 4")
+			ns := startScriptedDNS(h)
+			ns.set("db.example.com", answerWith("198.51.100.1"))
+			applyHostname(h, ns, tc.name, tc.dns, "drainSeconds: 4")
 			h.WaitStates(tc.name, oneEndpoint)
 			asked := time.Now()
-			ns.set("db.example.com", tc.reply)
+			ns.set("db.example.com", tc.answer)
 			h.WaitStates(tc.name, harness.All(harness.Draining, at("198.51.100.1:8080")))
 			if after := time.Since(asked); tc.name == "nxdomain" && after < 25*time.Second {
 				t.Errorf("the addresses of a name that is gone left after %v", after)
@@ -233,42 +233,42 @@ func TestNamesEnd(t *testing.T) {
 			waitTarget(h, tc.name, "db", "Unresolved", tc.target)
 			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "ResolutionFailed")
 			h.WaitEvent(tc.name, "ResolutionFailed")
-			ns.set("db.example.com", good("198.51.100.1"))
+			ns.set("db.example.com", answerWith("198.51.100.1"))
 			h.WaitStates(tc.name, oneEndpoint)
 			h.WaitReady(tc.name)
 		})
 	}
 }
 
-// TestNeverResolved: a name that never had an answer.
-func TestNeverResolved(t *testing.T) {
+// A name that never had an answer is reported, and published once it has one.
+func TestUnresolvedNameIsReported(t *testing.T) {
 	h := parallel(t)
-	ns := newNameserver(h)
-	ns.set("db.example.com", rcode(dns.RcodeServerFailure))
-	byName(h, ns, "web", "", "")
+	ns := startScriptedDNS(h)
+	ns.set("db.example.com", answerWithCode(dns.RcodeServerFailure))
+	applyHostname(h, ns, "web", "", "")
 	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ResolutionFailed")
 	waitTarget(h, "web", "db", "Unresolved", "ResolutionFailed")
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "ResolutionFailed")
 	waitProgrammed(h, "web")
 	wantStalled(h, "web", "")
 	h.WaitEvent("web", "ResolutionFailed")
-	ns.set("db.example.com", good("198.51.100.1"))
+	ns.set("db.example.com", answerWith("198.51.100.1"))
 	h.WaitReady("web")
 	h.WaitStates("web", oneEndpoint)
 }
 
-// TestPoisonedAnswer: an address that may not be published is dropped and told; the others stay,
-// and go on being followed.
-func TestPoisonedAnswer(t *testing.T) {
+// A forbidden address in an answer is dropped and reported. The other addresses are published and
+// still followed.
+func TestForbiddenAddressInAnswerIsDropped(t *testing.T) {
 	h := parallel(t)
 	// the last two: the cluster's
 	for _, poison := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "10.96.0.1", "203.0.113.2"} {
 		t.Run(poison, func(t *testing.T) {
 			h := h.Sub(t)
-			ns := newNameserver(h)
+			ns := startScriptedDNS(h)
 			name := "web-" + strings.ReplaceAll(poison, ".", "-")
-			ns.set("db.example.com", good("198.51.100.1", poison))
-			byName(h, ns, name, "", "")
+			ns.set("db.example.com", answerWith("198.51.100.1", poison))
+			applyHostname(h, ns, name, "", "")
 			h.WaitStates(name, oneEndpoint)
 			h.WaitCondition(name, "Permitted", metav1.ConditionFalse, "TargetDenied")
 			waitMessage(h, name, "Permitted", `"db"`)
@@ -286,22 +286,22 @@ func TestPoisonedAnswer(t *testing.T) {
 					t.Errorf("the target's addresses are %v", target.Addresses)
 				}
 			}
-			ns.set("db.example.com", good("198.51.100.2", poison))
+			ns.set("db.example.com", answerWith("198.51.100.2", poison))
 			h.WaitStates(name, harness.All(harness.Healthy, at("198.51.100.2:8080")))
-			ns.set("db.example.com", good("198.51.100.1"))
+			ns.set("db.example.com", answerWith("198.51.100.1"))
 			h.WaitStates(name, oneEndpoint)
 			h.WaitCondition(name, "Permitted", metav1.ConditionTrue, "Permitted")
 		})
 	}
 }
 
-// TestServiceRecords: SRV gives ports and tiers.
-func TestServiceRecords(t *testing.T) {
+// SRV records give ports and tiers.
+func TestSRVRecordsGivePortsAndTiers(t *testing.T) {
 	h := parallel(t)
-	ns := newNameserver(h)
-	ns.set("one.example.com", good("198.51.100.1"))
-	ns.set("two.example.com", good("198.51.100.2"))
-	ns.set("_web._tcp.example.com", services(
+	ns := startScriptedDNS(h)
+	ns.set("one.example.com", answerWith("198.51.100.1"))
+	ns.set("two.example.com", answerWith("198.51.100.2"))
+	ns.set("_web._tcp.example.com", answerWithSRV(
 		dns.SRV{
 			Priority: 10,
 			Port:     8080,
@@ -348,8 +348,8 @@ func policy(h *harness.Test, name, spec string) {
 	h.T.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) }) // the test may have done so
 }
 
-// TestPolicy: what policy says takes effect at once on what is published, drainSeconds or not.
-func TestPolicy(t *testing.T) {
+// A change of policy takes effect at once on published endpoints, whatever drainSeconds is.
+func TestPolicyTakesEffectAtOnce(t *testing.T) {
 	h := parallel(t)
 	const spec = `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
@@ -397,8 +397,8 @@ drainSeconds: 600
 	h.WaitCondition("web", "Permitted", metav1.ConditionTrue, "WouldDeny")
 }
 
-// TestPolicyByLabel: a namespace that gets a label is selected from then on.
-func TestPolicyByLabel(t *testing.T) {
+// A policy applies to a namespace from the moment at which its label matches.
+func TestLabelBringsNamespaceUnderPolicy(t *testing.T) {
 	h := parallel(t)
 	h.Apply(
 		"apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s}\nspec: {namespaceSelector: {matchLabels: {bound-by: %[1]s}}, allow: [{hostnames: [\"*.example.com\"]}]}",
@@ -419,13 +419,13 @@ func TestPolicyByLabel(t *testing.T) {
 	h.WaitStates("web", oneEndpoint)
 }
 
-// TestPolicyOnNames: hostnames allow whatever they resolve to, cidrs are asked for each address,
-// and what is refused is not probed.
-func TestPolicyOnNames(t *testing.T) {
+// A rule with hostnames alone allows every address of a name. A rule with cidrs is checked for each
+// address. A refused address is not probed.
+func TestPolicyChecksResolvedAddresses(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
-	ns := newNameserver(h)
-	ns.set("db.example.com", good(f.V4.String(), "198.51.100.1"))
+	set := startServers(h, 1)
+	ns := startScriptedDNS(h)
+	ns.set("db.example.com", answerWith(set.V4.String(), "198.51.100.1"))
 	policy(h, "names", fmt.Sprintf(`allow: [{hostnames: ["*.example.com"]}], allowNameservers: ["%s"]`, ns.V4))
 	h.ApplyBackend("web", `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
@@ -434,7 +434,7 @@ targets: [{name: db, hostname: db.example.com}, {name: other, address: 198.51.10
 dns: {nameservers: ["%s"], minTTLSeconds: 1}
 healthCheck: %s
 `, ns.V4, harness.HTTPCheck)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
 	waitTarget(h, "web", "other", "Denied", "TargetDenied")
 	policy(
 		h,
@@ -442,8 +442,8 @@ healthCheck: %s
 		fmt.Sprintf(`allow: [{hostnames: ["*.example.com"], cidrs: [198.51.100.0/24]}], allowNameservers: ["%s"]`, ns.V4),
 	)
 	h.WaitStates("web", harness.All(harness.Unhealthy, at("198.51.100.1:8001")))
-	checks := f.servers[0].Checks()
-	other := newFarm(h.Sub(t), 1) // whose checks tell that time has passed
+	checks := set.servers[0].Checks()
+	other := startServers(h.Sub(t), 1) // whose checks tell that time has passed
 	policy(
 		h,
 		"names",
@@ -455,7 +455,7 @@ healthCheck: %s
 	)
 	h.ApplyBackend("tick", spec(other.targets(), "", ""))
 	h.WaitChecked(other.servers...)
-	if n := f.servers[0].Checks() - checks; n > 1 { // one may have been on its way
+	if n := set.servers[0].Checks() - checks; n > 1 { // one may have been on its way
 		t.Errorf("a refused address was probed %d times", n)
 	}
 
@@ -464,36 +464,36 @@ healthCheck: %s
 	h.WaitCondition("web", "Permitted", metav1.ConditionFalse, "TargetDenied")
 	waitMessage(h, "web", "Permitted", "spec.dns.nameservers[0]")
 	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ServingStale")
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, at("198.51.100.1:8001"): harness.Unhealthy})
 	asked := ns.queries()
-	h.WaitChecked(f.servers...)
+	h.WaitChecked(set.servers...)
 	if n := ns.queries() - asked; n > 0 {
 		t.Errorf("a refused nameserver was asked %d times", n)
 	}
 }
 
-// TestProbePortDenied: a denied probe port denies the target.
-func TestProbePortDenied(t *testing.T) {
+// A target whose probe port is denied is denied.
+func TestDeniedProbePortDeniesTarget(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
+	set := startServers(h, 1)
 	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: {httpGet: {path: %s, port: 8001}, %s}",
-		strings.ReplaceAll(f.targets(), "8001", "9000"), lab.HealthPath, harness.FastPace)
-	place := f.At4(9000)
+		strings.ReplaceAll(set.targets(), "8001", "9000"), lab.HealthPath, harness.FastPace)
+	place := set.At4(9000)
 	h.WaitStates("web", harness.All(harness.Healthy, place))
-	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}]}]", f.V4))
+	policy(h, "ports", fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}]}]", set.V4))
 	h.WaitStates("web", harness.States{})
 	waitTarget(h, "web", "a", "Denied", "TargetDenied")
 	policy(
 		h,
 		"ports",
-		fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}, {protocol: TCP, port: 8001}]}]", f.V4),
+		fmt.Sprintf("allow: [{cidrs: [%s/32], ports: [{protocol: TCP, port: 9000}, {protocol: TCP, port: 8001}]}]", set.V4),
 	)
 	h.WaitStates("web", harness.All(harness.Healthy, place))
 }
 
-// TestPolicyOnAliases: names that are published as such are allowed by rules without cidrs alone,
-// and never those of the cluster.
-func TestPolicyOnAliases(t *testing.T) {
+// A name that is published as an alias needs a rule without cidrs. Names of the cluster are never
+// allowed.
+func TestAliasNeedsRuleWithoutCIDRs(t *testing.T) {
 	h := parallel(t)
 	alias := func(name, hostname string) {
 		t.Helper()
@@ -539,9 +539,9 @@ func TestPolicyOnAliases(t *testing.T) {
 	h.WaitCondition("alias", "Permitted", metav1.ConditionTrue, "Permitted")
 }
 
-// TestDefaultDeny: with --default-target-policy=Deny a namespace needs a policy, and
-// --cluster-cidrs guards what discovery does not know.
-func TestDefaultDeny(t *testing.T) {
+// With --default-target-policy=Deny, a namespace needs a policy. --cluster-cidrs protects ranges
+// that discovery does not find.
+func TestDefaultDenyNeedsPolicy(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
 	h.ApplyBackend("web", onePort)

@@ -1,6 +1,6 @@
-// Package integration holds the manager, as it is installed, against a real API server with
-// kube-controller-manager: what becomes of Services, slices and status when users, others and
-// failures touch them. Traffic is the matter of test/dataplane.
+// Package integration tests the installed manager with a real API server and
+// kube-controller-manager: what happens to Services, slices and status when users, other clients
+// and failures change something. Package dataplane tests traffic.
 package integration
 
 import (
@@ -35,7 +35,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The tests wait far more than they work. Who says -parallel is heard: flags are parsed later.
+	// The tests mostly wait. -parallel overrides this value, because flags are parsed later.
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	harness.Main(m, devcluster.Options{WithoutProxy: true, WithoutDNS: true})
 }
 
-// shared is the manager of all tests that run side by side, and how many of them do. Those that
-// need a manager of their own run one by one, and before these, as the testing package has it.
+// shared is the manager of all parallel tests, and the number of tests that use it. Tests with
+// their own manager run one by one. The testing package runs them before the parallel ones.
 var shared struct {
 	sync.Mutex
 	users   int
@@ -52,7 +52,7 @@ var shared struct {
 	rights  rights
 }
 
-// parallel begins a test that shares a manager with others.
+// parallel starts a parallel test, which shares a manager with others.
 func parallel(t *testing.T) *harness.Test {
 	t.Helper()
 	t.Parallel()
@@ -71,12 +71,12 @@ func parallel(t *testing.T) *harness.Test {
 	return h
 }
 
-// release ends the manager with the last test that uses it.
+// release ends the use of the shared manager. The last test stops it.
 func release(h *harness.Test) {
 	shared.Lock()
 	defer shared.Unlock()
 	if h.T.Failed() {
-		h.T.Logf("the manager said of the test's namespace:\n%s", saidOf(shared.manager, h.Namespace))
+		h.T.Logf("the manager's log of the test's namespace:\n%s", managerLog(shared.manager, h.Namespace))
 	}
 	if shared.users--; shared.users > 0 {
 		return
@@ -88,8 +88,8 @@ func release(h *harness.Test) {
 	shared.rights.wantNoDenial(h)
 }
 
-// saidOf is the end of what the manager said of a namespace.
-func saidOf(m *lab.Manager, namespace string) string {
+// managerLog returns the last lines of the manager's log about a namespace.
+func managerLog(m *lab.Manager, namespace string) string {
 	text, err := os.ReadFile(m.Log)
 	if err != nil {
 		return err.Error()
@@ -103,7 +103,7 @@ func saidOf(m *lab.Manager, namespace string) string {
 	return strings.Join(lines[max(0, len(lines)-40):], "")
 }
 
-// rights watches what the API server refuses the manager for want of a right, from its making on.
+// rights watches for requests of the manager that RBAC denies, from watchRights on.
 type rights struct{ offset int64 }
 
 func watchRights(h *harness.Test) rights {
@@ -115,8 +115,8 @@ func watchRights(h *harness.Test) rights {
 	return rights{info.Size()}
 }
 
-// wantNoDenial wants that the manager was allowed all that it asked for, but for Secrets and
-// ConfigMaps, which an admin grants by namespace.
+// wantNoDenial fails the test for each denied request of the manager. Requests for Secrets and
+// ConfigMaps do not count: administrators grant them by namespace.
 func (r rights) wantNoDenial(h *harness.Test) {
 	h.T.Helper()
 	text, err := os.ReadFile(h.AuditLog)
@@ -134,7 +134,7 @@ func (r rights) wantNoDenial(h *harness.Test) {
 			Annotations      map[string]string
 		}
 		if err := json.Unmarshal([]byte(line), &entry); err != nil {
-			break // a line that is being written
+			break // the API server is still writing this line
 		}
 		asked++
 		if entry.Annotations["authorization.k8s.io/decision"] == "forbid" &&
@@ -143,11 +143,11 @@ func (r rights) wantNoDenial(h *harness.Test) {
 		}
 	}
 	if asked == 0 {
-		h.T.Error("the audit log tells of no request by the manager")
+		h.T.Error("the audit log has no request of the manager")
 	}
 }
 
-// edit changes an object as a user with an editor would, but again where others were quicker.
+// edit reads an object, changes it and updates it. It tries again after a conflict.
 func edit[O client.Object](h *harness.Test, o O, change func(O)) {
 	h.T.Helper()
 	key := client.ObjectKeyFromObject(o)
@@ -174,7 +174,7 @@ func remove(h *harness.Test, o client.Object, options ...client.DeleteOption) {
 	}
 }
 
-// waitGone waits until an object of that kind and name is no more.
+// waitGone waits until there is no object of this kind and name.
 func waitGone(h *harness.Test, o client.Object, name string) {
 	h.T.Helper()
 	h.Eventually(fmt.Sprintf("%T %s to go", o, name), func() error {
@@ -186,7 +186,7 @@ func waitGone(h *harness.Test, o client.Object, name string) {
 	})
 }
 
-// waitNoSlices waits until no slice stands behind the Service.
+// waitNoSlices waits until there is no slice behind the Service.
 func waitNoSlices(h *harness.Test, service string) {
 	h.T.Helper()
 	h.Eventually("the slices of "+service+" to go", func() error {
@@ -197,7 +197,7 @@ func waitNoSlices(h *harness.Test, service string) {
 	})
 }
 
-// waitTarget waits until status tells this of a target; an empty reason stands for none.
+// waitTarget waits until status has this state and reason for a target. An empty reason means none.
 func waitTarget(h *harness.Test, backend, target string, state v1alpha1.TargetState, reason string) {
 	h.T.Helper()
 	h.Eventually(fmt.Sprintf("target %s of %s to be %s %s", target, backend, state, reason), func() error {
@@ -210,10 +210,10 @@ func waitTarget(h *harness.Test, backend, target string, state v1alpha1.TargetSt
 	})
 }
 
-// waitMessage waits until a condition's message has these words in it.
+// waitMessage waits until a condition's message contains these words.
 func waitMessage(h *harness.Test, backend, condition string, words ...string) {
 	h.T.Helper()
-	h.Eventually(fmt.Sprintf("condition %s of %s to speak of %q", condition, backend, words), func() error {
+	h.Eventually(fmt.Sprintf("condition %s of %s to contain %q", condition, backend, words), func() error {
 		c := meta.FindStatusCondition(h.Backend(backend).Status.Conditions, condition)
 		for _, word := range words {
 			if c == nil || !strings.Contains(c.Message, word) {
@@ -224,7 +224,8 @@ func waitMessage(h *harness.Test, backend, condition string, words ...string) {
 	})
 }
 
-// wantStalled wants Stalled to be True for the reason, or with an empty one to be absent.
+// wantStalled fails the test unless Stalled is True with the reason. With an empty reason it must
+// be absent.
 func wantStalled(h *harness.Test, backend, reason string) {
 	h.T.Helper()
 	c := meta.FindStatusCondition(h.Backend(backend).Status.Conditions, v1alpha1.ConditionStalled)
@@ -232,86 +233,85 @@ func wantStalled(h *harness.Test, backend, reason string) {
 	case reason == "" && c != nil:
 		h.T.Errorf("%s is Stalled: %+v", backend, c)
 	case reason != "" && (c == nil || c.Status != metav1.ConditionTrue || c.Reason != reason):
-		h.T.Errorf("Stalled of %s is %+v, not True for %s", backend, c, reason)
+		h.T.Errorf("Stalled of %s is %+v, want True with reason %s", backend, c, reason)
 	}
 }
 
-// waitConflict waits until ServiceConflict shows in all conditions that it has to show in, and in
-// an event.
+// waitConflict waits until the conditions and an event report ServiceConflict.
 func waitConflict(h *harness.Test, backend string) {
 	h.T.Helper()
 	h.WaitCondition(backend, v1alpha1.ConditionProgrammed, metav1.ConditionFalse, v1alpha1.ReasonServiceConflict)
 	h.WaitCondition(backend, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonServiceConflict)
-	wantStalled(h, backend, "") // not before two minutes have passed
+	wantStalled(h, backend, "") // Stalled comes after two minutes
 	h.WaitEvent(backend, v1alpha1.ReasonServiceConflict)
 }
 
-// waitProgrammed waits until all is as planned.
+// waitProgrammed waits until Programmed is True.
 func waitProgrammed(h *harness.Test, backend string) *v1alpha1.ExternalBackend {
 	h.T.Helper()
 	return h.WaitCondition(backend, v1alpha1.ConditionProgrammed, metav1.ConditionTrue, v1alpha1.ReasonProgrammed)
 }
 
-// at is a place to serve at.
+// at parses an address and port.
 func at(addr string) netip.AddrPort { return netip.MustParseAddrPort(addr) }
 
-// farm is HTTP servers for targets a, b, c..
-type farm struct {
-	*lab.Machine // that of the first
+// serverSet is a set of HTTP servers for targets a, b, c and so on.
+type serverSet struct {
+	*lab.Machine // of the first server
 	servers      []*lab.Server
-	places       []netip.AddrPort
+	addrs        []netip.AddrPort
 }
 
-// newFarm starts servers on one machine, told apart by their ports.
-func newFarm(h *harness.Test, n int) farm {
+// startServers starts servers at different ports of one machine.
+func startServers(h *harness.Test, n int) serverSet {
 	h.T.Helper()
-	f := farm{Machine: h.Machine("farm")}
+	set := serverSet{Machine: h.Machine("servers")}
 	for i := range n {
-		f.add(h, f.Machine, uint16(8001+i))
+		set.add(h, set.Machine, uint16(8001+i))
 	}
-	return f
+	return set
 }
 
-// newHosts starts each server on a machine of its own.
-func newHosts(h *harness.Test, n int) farm {
+// startServersApart starts each server on its own machine.
+func startServersApart(h *harness.Test, n int) serverSet {
 	h.T.Helper()
-	f := farm{}
+	set := serverSet{}
 	for i := range n {
-		f.add(h, h.Machine(fmt.Sprintf("host%d", i)), 8001)
+		set.add(h, h.Machine(fmt.Sprintf("host%d", i)), 8001)
 	}
-	return f
+	return set
 }
 
-func (f *farm) add(h *harness.Test, m *lab.Machine, port uint16) {
+func (set *serverSet) add(h *harness.Test, m *lab.Machine, port uint16) {
 	h.T.Helper()
-	if f.Machine == nil {
-		f.Machine = m
+	if set.Machine == nil {
+		set.Machine = m
 	}
-	f.servers, f.places = append(f.servers, h.Serve(m, "http", int(port))), append(f.places, m.At4(port))
+	set.servers, set.addrs = append(set.servers, h.Serve(m, "http", int(port))), append(set.addrs, m.At4(port))
 }
 
-// at is where target i serves.
-func (f farm) at(i int) netip.AddrPort { return f.places[i] }
+// at returns the endpoint of target i.
+func (set serverSet) at(i int) netip.AddrPort { return set.addrs[i] }
 
-// target is the YAML of target i for a backend with a port named web. more is further fields, such
-// as ", tier: 1".
-func (f farm) target(i int, more string) string {
-	return fmt.Sprintf("- {name: \"%c\", address: %s, ports: [{name: web, targetPort: %d}]%s}\n", 'a'+i, f.at(i).Addr(),
-		f.at(i).Port(), more)
+// target returns the YAML of target i for an ExternalBackend with a port named web. more has
+// further fields, such as ", tier: 1".
+func (set serverSet) target(i int, more string) string {
+	return fmt.Sprintf("- {name: \"%c\", address: %s, ports: [{name: web, targetPort: %d}]%s}\n", 'a'+i, set.at(i).Addr(),
+		set.at(i).Port(), more)
 }
 
-// targets is the YAML of all targets, without more.
-func (f farm) targets() string {
+// targets returns the YAML of all targets, without further fields.
+func (set serverSet) targets() string {
 	var text strings.Builder
-	for i := range f.servers {
-		text.WriteString(f.target(i, ""))
+	for i := range set.servers {
+		text.WriteString(set.target(i, ""))
 	}
 	return text.String()
 }
 
-// picture is all that the operator answers for of the objects it writes: what is written in them,
-// not what the API server keeps about them.
-type picture struct {
+// snapshot is the content of the objects that the operator writes, without what the API server
+// adds.
+type snapshot struct {
 	Service object[corev1.ServiceSpec]
 	Slices  map[string]object[sliceContent]
 }
@@ -329,11 +329,11 @@ type sliceContent struct {
 	Ports     []discoveryv1.EndpointPort
 }
 
-// take takes a picture of a Service that may not be there, and of the slices behind it. Without
-// identity UIDs and the slices' names are left out.
-func take(h *harness.Test, service string, identity bool) picture {
+// takeSnapshot takes a snapshot of a Service, which may not exist, and of the slices behind it.
+// Without identity, it contains no UIDs and no names of slices.
+func takeSnapshot(h *harness.Test, service string, identity bool) snapshot {
 	h.T.Helper()
-	p := picture{Slices: map[string]object[sliceContent]{}}
+	p := snapshot{Slices: map[string]object[sliceContent]{}}
 	var s corev1.Service
 	if err := h.Client.Get(h.T.Context(), h.Key(service), &s); client.IgnoreNotFound(err) != nil {
 		h.T.Fatal(err)
@@ -362,27 +362,27 @@ func objectOf[Content any](o client.Object, content Content, identity bool) obje
 	return out
 }
 
-// waitPicture waits until all is as in the picture.
-func waitPicture(h *harness.Test, service string, want picture, identity bool) {
+// waitSnapshot waits until the objects are as in the snapshot.
+func waitSnapshot(h *harness.Test, service string, want snapshot, identity bool) {
 	h.T.Helper()
-	h.Eventually(service+" and its slices to be as they were", func() error {
-		if diff := gocmp.Diff(want, take(h, service, identity)); diff != "" {
+	h.Eventually(service+" and its slices to be as in the snapshot", func() error {
+		if diff := gocmp.Diff(want, takeSnapshot(h, service, identity)); diff != "" {
 			return errors.New("-want +got:\n" + diff)
 		}
 		return nil
 	})
 }
 
-// waitRest waits until the manager has written nothing in the test's namespace for as long as it
-// takes to hold a status back.
-func waitRest(h *harness.Test) {
+// waitQuiet waits until the manager has written nothing in the test's namespace for longer than it
+// delays a status.
+func waitQuiet(h *harness.Test) {
 	h.T.Helper()
 	const quiet = 11 * time.Second
 	writes := h.CountWrites()
-	since, seen := time.Now(), 0
-	h.Within(time.Minute, "the manager to come to rest", func() error {
-		if n := len(writes.Of()); n > seen {
-			since, seen = time.Now(), n
+	since, last := time.Now(), 0
+	h.Within(time.Minute, "the manager to write nothing", func() error {
+		if n := len(writes.Of()); n > last {
+			since, last = time.Now(), n
 		}
 		if time.Since(since) < quiet {
 			return fmt.Errorf("it has written %v", writes.Of())
@@ -391,7 +391,7 @@ func waitRest(h *harness.Test) {
 	})
 }
 
-// fetchJSON sends a request that must be answered with 200 and JSON.
+// fetchJSON sends a request, whose answer must be JSON with status 200.
 func fetchJSON(h *harness.Test, client *http.Client, req *http.Request, into any) {
 	h.T.Helper()
 	resp, err := client.Do(req)

@@ -113,7 +113,7 @@ var (
 	}}
 
 	// logged is what the manager logged about the namespace.
-	logged = place{"log", func(h *harness.Test) string { return saidOf(shared.manager, h.Namespace) }}
+	logged = place{"log", func(h *harness.Test) string { return managerLog(shared.manager, h.Namespace) }}
 
 	// metrics are the series of the ExternalBackend, a line each.
 	metrics = place{"metrics", func(h *harness.Test) string {
@@ -204,16 +204,16 @@ func authorities(h *harness.Test, ca, other *pki.Authority) {
 
 // failOver lets tier 1 take over from tier 0. FIRST stands for where tier 0's only target is
 // probed.
-func failOver(h *harness.Test) (farm, []string) {
+func failOver(h *harness.Test) (serverSet, []string) {
 	h.T.Helper()
-	f := newHosts(h, 2)
-	h.ApplyBackend("web", spec(f.target(0, "")+f.target(1, ", tier: 1"), "", "failover: {failbackDelaySeconds: 600}"))
+	set := startServersApart(h, 2)
+	h.ApplyBackend("web", spec(set.target(0, "")+set.target(1, ", tier: 1"), "", "failover: {failbackDelaySeconds: 600}"))
 	waitTarget(h, "web", "a", v1alpha1.TargetStateHealthy, "")
 	waitTarget(h, "web", "b", v1alpha1.TargetStateHealthy, "")
 	waitActive(h, "web", 0)
-	f.servers[0].SetSick(true)
+	set.servers[0].SetSick(true)
 	waitActive(h, "web", 1)
-	return f, []string{"FIRST", f.at(0).String()}
+	return set, []string{"FIRST", set.at(0).String()}
 }
 
 // recreate deletes the Service. OLD and NEW stand for the cluster IPs before and after.
@@ -243,24 +243,23 @@ func recreate(h *harness.Test) []string {
 	return []string{"OLD", old.Spec.ClusterIP, "NEW", s.Spec.ClusterIP}
 }
 
-// TestMessages: each mistake leads a person to its cause, who reads in one place the field or the
-// endpoint, what is there and what was expected.
-func TestMessages(t *testing.T) {
+// For each mistake, one place names the field or the endpoint, what is there and what was expected.
+func TestMessagesExplainMistakes(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
+	set := startServers(h, 1)
 	ca, other := newAuthority(t), newAuthority(t)
 	certificate, err := issue(t, ca, time.Now().Add(time.Hour), "web.example.com").TLS()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pageless := serveNothing(h, f.Machine, 8080, nil)
-	secure := serveNothing(h, f.Machine, 8443, &tls.Config{Certificates: []tls.Certificate{certificate}})
-	mutual := serveNothing(h, f.Machine, 8444, &tls.Config{
+	pageless := serveNothing(h, set.Machine, 8080, nil)
+	secure := serveNothing(h, set.Machine, 8443, &tls.Config{Certificates: []tls.Certificate{certificate}})
+	mutual := serveNothing(h, set.Machine, 8444, &tls.Config{
 		Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 	})
-	closed := f.At4(8009)
-	ns := newNameserver(h)
-	ns.set("nowhere.example.com", rcode(dns.RcodeNameError))
+	closed := set.At4(8009)
+	ns := startScriptedDNS(h)
+	ns.set("nowhere.example.com", answerWithCode(dns.RcodeNameError))
 	unknownName := fmt.Sprintf(web, "") + "targets: [{name: db, hostname: nowhere.example.com}]\n" +
 		fmt.Sprintf("dns: {nameservers: [%q]}\n", ns.V4) + "healthCheck: {tcpSocket: {}, " + harness.FastPace + "}"
 
@@ -285,7 +284,7 @@ func TestMessages(t *testing.T) {
 			events.says(`Target "a" at `+pageless.String()+" is unhealthy", "404, expected 200-399"),
 			condition("Ready").says("False AllUnhealthy: ", "404, expected 200-399"),
 		}},
-		{"probe port closed", applies(checked(f.at(0), "tcpSocket: {port: 8009}")), []told{
+		{"probe port closed", applies(checked(set.at(0), "tcpSocket: {port: 8009}")), []told{
 			events.says(`Warning EndpointUnhealthy: Target "a" at ` + closed.String() + " is unhealthy: ConnectionRefused"),
 			target("a").says("Unhealthy ConnectionRefused: connection refused, at " + closed.String()),
 		}},
@@ -387,8 +386,8 @@ func TestMessages(t *testing.T) {
 			logged.says("at FIRST is unhealthy", "Tier 1 is active in place of tier 0", "Healthy is False, SomeUnhealthy"),
 		}},
 		{"failback that waits", func(h *harness.Test) []string {
-			f, names := failOver(h)
-			f.servers[0].SetSick(false)
+			set, names := failOver(h)
+			set.servers[0].SetSick(false)
 			return names
 		}, []told{
 			condition("Ready").says("Tier 1 is active. Tier 0 qualifies again, and waits for failbackDelaySeconds."),
@@ -425,7 +424,7 @@ func TestMessages(t *testing.T) {
 			h := harness.New(t)
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("the manager said:\n%s", saidOf(shared.manager, h.Namespace))
+					t.Logf("the manager said:\n%s", managerLog(shared.manager, h.Namespace))
 				}
 			})
 			names := strings.NewReplacer(append(tc.make(h), "NAMESPACE", h.Namespace)...)

@@ -31,9 +31,9 @@ targets:
 - {name: c, address: "2001:db8::1"}
 `
 
-// TestOwners: ExternalBackend -> Service -> slices, by controller references, and none that would
-// block a deletion's end.
-func TestOwners(t *testing.T) {
+// The ExternalBackend owns the Service, and the Service owns the slices, by controller references
+// and without finalizers.
+func TestOwnersAreBackendServiceAndSlices(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
@@ -71,9 +71,8 @@ func TestOwners(t *testing.T) {
 	waitNoSlices(h, "web")
 }
 
-// TestDeletionOfRef: the slices behind someone else's Service go with the ExternalBackend, and the
-// Service stays.
-func TestDeletionOfRef(t *testing.T) {
+// The deletion of an ExternalBackend with serviceRef deletes its slices and keeps the Service.
+func TestDeletionKeepsReferencedService(t *testing.T) {
 	h := parallel(t)
 	h.ApplyService("web", "ports: [{name: web, port: 80}]")
 	before := h.Service("web")
@@ -91,9 +90,9 @@ func TestDeletionOfRef(t *testing.T) {
 	}
 }
 
-// TestDrift: whatever someone does to what is ours, it comes back, and the objects stay the same
-// ones where they were not deleted.
-func TestDrift(t *testing.T) {
+// Whatever others change in our objects is reverted. An object that was not deleted stays the same
+// object.
+func TestChangesByOthersAreReverted(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
@@ -160,20 +159,20 @@ func TestDrift(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
 			same := !slices.Contains(replaced, tc.name)
-			before := take(h, "web", same)
+			before := takeSnapshot(h, "web", same)
 			tc.harm(h)
-			waitPicture(h, "web", before, same)
+			waitSnapshot(h, "web", before, same)
 		})
 	}
 }
 
-// TestDeletedByHand: what of ours is deleted is made anew, under the same names.
-func TestDeletedByHand(t *testing.T) {
+// Our objects are created again under the same names when others delete them.
+func TestDeletedObjectsAreCreatedAgain(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
-	names := func(p picture) []string { return slices.Sorted(maps.Keys(p.Slices)) }
-	before, endpoints := take(h, "web", true), h.Endpoints("web")
+	names := func(p snapshot) []string { return slices.Sorted(maps.Keys(p.Slices)) }
+	before, endpoints := takeSnapshot(h, "web", true), h.Endpoints("web")
 	deleteService := func(h *harness.Test, options ...client.DeleteOption) []types.UID {
 		service := h.Service("web")
 		remove(h, service, options...)
@@ -209,7 +208,7 @@ func TestDeletedByHand(t *testing.T) {
 			h := h.Sub(t)
 			gone := tc.harm(h)
 			h.Eventually("all to be back", func() error {
-				now := take(h, "web", true)
+				now := takeSnapshot(h, "web", true)
 				if diff := gocmp.Diff(names(before), names(now)); diff != "" {
 					return errors.New("slices, -want +got:\n" + diff)
 				}
@@ -233,10 +232,9 @@ func TestDeletedByHand(t *testing.T) {
 
 func sameEndpoint(a, b harness.Endpoint) bool { return a == b }
 
-// TestOthersStay: labels, annotations and finalizers that others put on our objects outlast our own
-// writes; labels and annotations of spec.service leave with it; those of the ExternalBackend never
-// come.
-func TestOthersStay(t *testing.T) {
+// Labels, annotations and finalizers that others add to our objects survive our writes. Labels and
+// annotations of spec.service leave with it. Those of the ExternalBackend are not copied.
+func TestMetadataOfOthersStays(t *testing.T) {
 	h := parallel(t)
 	spec := func(labels, annotations, targets string) string {
 		return fmt.Sprintf(
@@ -275,7 +273,7 @@ func TestOthersStay(t *testing.T) {
 	h.WaitStates("web", harness.All(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.2:80")))
 	waitProgrammed(h, "web")
 	h.Eventually("labels and annotations to be right", func() error {
-		now := take(h, "web", true)
+		now := takeSnapshot(h, "web", true)
 		serviceLabels := map[string]string{"team": "shop", "example.com/theirs": "yes", v1alpha1.LabelName: "web"}
 		if diff := gocmp.Diff(serviceLabels, now.Service.Labels); diff != "" {
 			return errors.New("labels of the Service, -want +got:\n" + diff)
@@ -321,27 +319,27 @@ func with(m map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// TestSelector: a selector on our Service is removed again, and all that the core controllers made
-// of it.
-func TestSelector(t *testing.T) {
+// A selector that others set on our Service is removed, and so are the objects that the core
+// controllers created for it.
+func TestSelectorIsRemoved(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 	edit(h, h.Service("web"), func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
 	h.WaitEvent("web", "SelectorRemoved")
-	waitPicture(h, "web", before, true)
+	waitSnapshot(h, "web", before, true)
 	waitProgrammed(h, "web")
 }
 
-// TestSelectorMeanwhile: the same, where kube-controller-manager had all the time it wanted,
-// because no manager ran.
-func TestSelectorMeanwhile(t *testing.T) {
+// The same happens if the selector was set while no manager ran, so that kube-controller-manager
+// has finished its work.
+func TestSelectorSetWithoutManagerIsRemoved(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
 	h.ApplyBackend("web", dualStack)
 	h.WaitReady("web")
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 	m.Stop()
 	edit(h, h.Service("web"), func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
 	h.Eventually("the core controllers to act", func() error {
@@ -352,7 +350,7 @@ func TestSelectorMeanwhile(t *testing.T) {
 	})
 	h.StartManager()
 	h.WaitEvent("web", "SelectorRemoved")
-	waitPicture(h, "web", before, true)
+	waitSnapshot(h, "web", before, true)
 	waitProgrammed(h, "web")
 	h.WaitReady("web")
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// TestRefLife: the Service that serviceRef names is missing, appears, gets a selector and loses it,
-// goes, and comes back as another one.
-func TestRefLife(t *testing.T) {
+// The Service that serviceRef names does not exist, is created, gets a selector and loses it, is
+// deleted, and is created again. Each step is followed.
+func TestReferencedServiceIsFollowedThroughItsLife(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
+	set := startServers(h, 2)
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", set.targets(),
 		harness.HTTPCheck)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
@@ -31,7 +31,7 @@ func TestRefLife(t *testing.T) {
 	}
 
 	const service = "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], selector: {%s}, ports: [{name: web, port: 8}, {name: theirs, port: 9}]"
-	healthy := harness.All(harness.Healthy, f.at(0), f.at(1))
+	healthy := harness.All(harness.Healthy, set.at(0), set.at(1))
 	h.ApplyService("web", service, "")
 	h.WaitStates("web", healthy)
 	h.WaitReady("ext")
@@ -57,35 +57,35 @@ func TestRefLife(t *testing.T) {
 	h.WaitStates("web", healthy)
 	h.WaitReady("ext")
 
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 	remove(h, h.Service("web"))
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
 	wantStalled(h, "ext", "")
 	h.WaitStates("web", healthy)
-	f.servers[1].SetSick(true)
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Unhealthy})
-	f.servers[1].SetSick(false)
+	set.servers[1].SetSick(true)
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy})
+	set.servers[1].SetSick(false)
 	h.WaitStates("web", healthy)
 	// The spec is followed too.
 	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
-		f.target(0, ""), harness.HTTPCheck)
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
+		set.target(0, ""), harness.HTTPCheck)
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 
 	h.ApplyService("web", service, "")
-	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", f.targets(),
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", set.targets(),
 		harness.HTTPCheck)
 	h.WaitReady("ext")
 	h.WaitStates("web", healthy)
 	// The slice of target a had something in it all the while.
 	name := h.Endpoints("web")[0].Slice
-	if is := take(h, "web", true).Slices[name]; is.UID != before.Slices[name].UID {
+	if is := takeSnapshot(h, "web", true).Slices[name]; is.UID != before.Slices[name].UID {
 		t.Errorf("slice %s is %+v, not %+v", name, is, before.Slices[name])
 	}
 }
 
-// TestPortMismatch: a port that the Service lacks by name and protocol is left out, alone.
-func TestPortMismatch(t *testing.T) {
+// A port that the Service does not have by name and protocol is left out, and only this port.
+func TestMismatchedPortIsLeftOut(t *testing.T) {
 	h := parallel(t)
 	const service = "ports: [{name: web, port: 80}, {name: theirs, port: 81}, {name: dgram, port: 82, protocol: %s}%s]"
 	h.ApplyService("web", service, "TCP", "")
@@ -117,9 +117,9 @@ targets: [{name: a, address: 198.51.100.1}]
 	}
 }
 
-// TestSeveralOnOne: several ExternalBackends stand behind one Service, never with one ip:port
-// twice: the older one has it.
-func TestSeveralOnOne(t *testing.T) {
+// Several ExternalBackends publish behind one Service, but no ip:port twice. The older one
+// publishes a shared address.
+func TestOlderSiblingOwnsSharedAddress(t *testing.T) {
 	h := parallel(t)
 	h.ApplyService("web", "ports: [{name: web, port: 80}]")
 	const spec = "serviceRef: {name: web}\nports: [{name: web, port: 8080}]\ntargets: [{name: shared, address: 198.51.100.1}, {name: own, address: %s}]"
@@ -169,9 +169,9 @@ func TestSeveralOnOne(t *testing.T) {
 	h.WaitReady("a-younger")
 }
 
-// TestFrontOfRef: families, headlessness, trafficDistribution and publishNotReadyAddresses are read
-// from the Service, and followed.
-func TestFrontOfRef(t *testing.T) {
+// Families, headlessness, trafficDistribution and publishNotReadyAddresses are read from the
+// referenced Service, and followed.
+func TestReferencedServiceTraitsAreFollowed(t *testing.T) {
 	h := parallel(t)
 	const service = "%s, ports: [{name: web, port: 80}]"
 	h.ApplyService("web", service, "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]")
@@ -211,34 +211,34 @@ healthCheck: {tcpSocket: {}, ` + harness.FastPace + `}
 	}
 }
 
-// TestRefToAlias: a Service of type ExternalName has no endpoints.
-func TestRefToAlias(t *testing.T) {
+// A referenced Service of type ExternalName gets no slices.
+func TestReferencedExternalNameGetsNoSlices(t *testing.T) {
 	h := parallel(t)
 	h.ApplyService("web", "type: ExternalName, externalName: example.com")
-	wantUntouched := untouched(h, named(h, &corev1.Service{}, "web"))
+	wantUntouched := watchUntouched(h, named(h, &corev1.Service{}, "web"))
 	h.ApplyBackend("ext", "serviceRef: {name: web}"+onePort)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "")
 	wantNoneOfOurs(h, "web")
 	wantUntouched()
 }
 
-// TestLocalByRef: a Service with a traffic policy Local wants a node of every target; what was
-// published stays.
-func TestLocalByRef(t *testing.T) {
+// If the referenced Service has a traffic policy Local, every target needs a nodeName. Without it
+// the spec is invalid, and everything that is published stays.
+func TestLocalTrafficPolicyNeedsNodeNames(t *testing.T) {
 	h := parallel(t)
 	const service = "internalTrafficPolicy: %s, ports: [{name: web, port: 80}]"
 	h.ApplyService("web", service, "Cluster")
 	h.ApplyBackend("ext", "serviceRef: {name: web}"+onePort)
 	h.WaitReady("ext")
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 	h.ApplyService("web", service, "Local")
 	h.WaitCondition("ext", "Accepted", metav1.ConditionFalse, "InvalidSpec")
 	waitMessage(h, "ext", "Accepted", "spec.targets[0].nodeName")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "InvalidSpec")
 	wantStalled(h, "ext", "InvalidSpec")
 	h.WaitEvent("ext", "InvalidSpec")
-	before.Service = take(h, "web", true).Service
-	waitPicture(h, "web", before, true)
+	before.Service = takeSnapshot(h, "web", true).Service
+	waitSnapshot(h, "web", before, true)
 	h.ApplyService("web", service, "Cluster")
 	h.WaitReady("ext")
 	wantStalled(h, "ext", "")

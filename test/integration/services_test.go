@@ -25,8 +25,8 @@ const onePort = "\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{
 
 var oneEndpoint = harness.All(harness.Healthy, at("198.51.100.1:8080"))
 
-// TestServiceTypes: what comes of each service.type.
-func TestServiceTypes(t *testing.T) {
+// Each service.type creates a Service of that type.
+func TestEachServiceTypeIsCreated(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct {
 		name, spec string
@@ -90,9 +90,9 @@ func TestServiceTypes(t *testing.T) {
 	}
 }
 
-// TestServiceFields: fields that mirror ServiceSpec reach the Service, change with the spec, and
-// leave with it.
-func TestServiceFields(t *testing.T) {
+// Fields that mirror ServiceSpec are written to the Service, change with the spec, and are removed
+// with it.
+func TestServiceFieldsFollowSpec(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", `
 service:
@@ -132,9 +132,9 @@ service:
 	}
 }
 
-// TestPorts: slices stand by the lists of target ports, port names are the Service's, "" included,
-// and every protocol goes.
-func TestPorts(t *testing.T) {
+// There is a slice for each list of target ports. Port names are those of the Service, also "", and
+// every protocol is supported.
+func TestSlicesFollowTargetPorts(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("many", `
 ports:
@@ -200,9 +200,8 @@ targets:
 	})
 }
 
-// TestHeadlessAndBack: ClusterIP -> Headless -> ClusterIP and NodePort keep the Service and its
-// slices; each crossing is told.
-func TestHeadlessAndBack(t *testing.T) {
+// Changes between headless and other types keep the Service and its slice, and are reported.
+func TestTypeChangesKeepServiceAndSlices(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", "service: {type: ClusterIP}"+onePort)
 	h.WaitReady("web")
@@ -229,8 +228,8 @@ func TestHeadlessAndBack(t *testing.T) {
 	h.WaitEvent("web", "HeadlessChanged")
 }
 
-// TestNodePortKept: the node port that the API server chose stays, whatever else changes.
-func TestNodePortKept(t *testing.T) {
+// The node port that the API server has chosen stays when other fields change.
+func TestNodePortIsKept(t *testing.T) {
 	h := parallel(t)
 	const target = "\ntargets: [{name: a, address: 198.51.100.1}]"
 	h.ApplyBackend("web", "service: {type: NodePort}\nports: [{name: web, port: 80}]"+target)
@@ -258,10 +257,9 @@ func TestNodePortKept(t *testing.T) {
 	}
 }
 
-// TestRefusedByAPIServer: a change that the API server refuses is told with its field, never
-// answered by deleting the Service, and what stood goes on standing; once it is taken back all is
-// well.
-func TestRefusedByAPIServer(t *testing.T) {
+// If the API server refuses an update, the field is reported, and Service and endpoints stay. Once
+// the change is reverted, all is well.
+func TestRefusedUpdateKeepsService(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct{ name, good, bad, field string }{
 		{"class", "service: {type: LoadBalancer, loadBalancerClass: example.com/one}" + onePort, "service: {type: LoadBalancer, loadBalancerClass: example.com/two}" + onePort,
@@ -299,8 +297,9 @@ func TestRefusedByAPIServer(t *testing.T) {
 	}
 }
 
-// TestRefusedFromTheStart: a Service that the API server won't create.
-func TestRefusedFromTheStart(t *testing.T) {
+// If the API server refuses to create the Service, the field is reported, and a corrected spec
+// takes effect.
+func TestRefusedCreationIsReported(t *testing.T) {
 	h := parallel(t)
 	const spec = "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: %d}]\ntargets: [{name: a, address: 198.51.100.1}]"
 	h.ApplyBackend("web", spec, 80)
@@ -318,12 +317,12 @@ func TestRefusedFromTheStart(t *testing.T) {
 	h.WaitReady("late")
 }
 
-// TestExternalName: an alias has no slices, and asks no nameserver.
-func TestExternalName(t *testing.T) {
+// A Service of type ExternalName has no slices and causes no DNS query.
+func TestExternalNameNeedsNoSlicesAndNoDNS(t *testing.T) {
 	h := parallel(t)
-	ns := newNameserver(h)
-	ns.set("db.example.com", good("198.51.100.1"))
-	ns.set("db2.example.com", good("198.51.100.1"))
+	ns := startScriptedDNS(h)
+	ns.set("db.example.com", answerWith("198.51.100.1"))
+	ns.set("db2.example.com", answerWith("198.51.100.1"))
 	const spec = `
 service: {type: %s}
 ports: [{name: web, port: 80, targetPort: 8080}]
@@ -367,12 +366,12 @@ dns: {nameservers: ["%s"], minTTLSeconds: 1}
 	}
 }
 
-// TestPassthrough: the name itself is published, in a slice of addressType FQDN, and nobody asks
-// for it or probes it.
-func TestPassthrough(t *testing.T) {
+// With Passthrough, the name itself is published in a slice of type FQDN. It is neither resolved
+// nor probed.
+func TestPassthroughPublishesName(t *testing.T) {
 	h := parallel(t)
-	ns := newNameserver(h)
-	ns.set("db.example.com", good("198.51.100.1"))
+	ns := startScriptedDNS(h)
+	ns.set("db.example.com", answerWith("198.51.100.1"))
 	const spec = `
 service: {type: Headless, labels: {team: shop}}
 ports: [{name: web, port: 80, targetPort: 8080}]
@@ -422,11 +421,11 @@ dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
 	})
 }
 
-// TestTrafficDistribution: every endpoint with a zone carries it as a hint, ready or not, and with
-// PreferSameNode its node.
-func TestTrafficDistribution(t *testing.T) {
+// With trafficDistribution, every endpoint has its zone as a hint, ready or not. With
+// PreferSameNode it also has its node.
+func TestTrafficDistributionSetsHints(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 1)
+	set := startServers(h, 1)
 	const spec = `
 service: {%s ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
 ports: [{name: web, port: 80}]
@@ -455,10 +454,10 @@ healthCheck: %s
 			return nil
 		})
 	}
-	a := f.V4.String()
+	a := set.V4.String()
 	h.ApplyBackend("web", spec, "trafficDistribution: PreferSameZone,", a, "zone: z3,", harness.HTTPCheck)
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
-	h.WaitStates("web", harness.States{f.at(0): harness.Healthy, at("198.51.100.2:8001"): "terminating",
+	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, at("198.51.100.2:8001"): "terminating",
 		at("198.51.100.3:8001"): harness.Unhealthy})
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
 	if c := meta.FindStatusCondition(waitProgrammed(h, "web").Status.Conditions, "Programmed"); c.Message != "Service and EndpointSlices are as planned." {
@@ -481,9 +480,9 @@ healthCheck: %s
 	}
 }
 
-// TestFamilies: an address of a family that the Service lacks is not published, and told; it is
-// once the Service has the family.
-func TestFamilies(t *testing.T) {
+// An address of a family that the Service does not have is reported, and published once the Service
+// has the family.
+func TestEndpointsFollowServiceFamilies(t *testing.T) {
 	h := parallel(t)
 	const spec = `
 service: {ipFamilyPolicy: %s, ipFamilies: [%s]}
@@ -533,8 +532,8 @@ targets:
 	}
 }
 
-// TestLocal: traffic policies Local want a node of every target.
-func TestLocal(t *testing.T) {
+// Traffic policies Local, and the nodes of the targets, are published.
+func TestLocalTrafficPoliciesReachService(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", `
 service: {type: NodePort, internalTrafficPolicy: Local, externalTrafficPolicy: Local}
@@ -558,9 +557,9 @@ targets: [{name: a, address: 198.51.100.1, nodeName: n1}]
 	}
 }
 
-// TestBounds: slices are filled up to --max-endpoints-per-slice, and what is beyond
-// --max-endpoints-per-backend is told and not published.
-func TestBounds(t *testing.T) {
+// A slice has at most --max-endpoints-per-slice endpoints. Endpoints beyond
+// --max-endpoints-per-backend are reported and not published.
+func TestEndpointBoundsHold(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager("--max-endpoints-per-slice=3", "--max-endpoints-per-backend=10")
 	targets := func(from, to int) (text string) {
@@ -588,7 +587,7 @@ func TestBounds(t *testing.T) {
 	waitTarget(h, "web", "t20", "Unprobed", "Truncated")
 	waitTarget(h, "web", "t21", "Unprobed", "Truncated")
 	h.WaitReady("web")
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 	if n := count(); n != 10 {
 		t.Errorf("%d endpoints are published", n)
 	}
@@ -600,7 +599,7 @@ func TestBounds(t *testing.T) {
 		}
 		return nil
 	})
-	if after := take(h, "web", true); after.Service.UID != before.Service.UID {
+	if after := takeSnapshot(h, "web", true); after.Service.UID != before.Service.UID {
 		t.Error("the Service is another one")
 	}
 	remove(h, h.Backend("web"), client.PropagationPolicy(metav1.DeletePropagationBackground))

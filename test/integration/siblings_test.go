@@ -7,9 +7,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestSiblingTakesOver: the deletion of an ExternalBackend alone, which has no slices whose events
-// would do it, lets the next one have the Service that it had adopted.
-func TestSiblingTakesOver(t *testing.T) {
+// When an ExternalBackend without slices is deleted, the next one gets the Service that it had
+// adopted. No event of a slice tells it so.
+func TestNextBackendAdoptsAfterDeletion(t *testing.T) {
 	h := parallel(t)
 	for how, name := range map[metav1.DeletionPropagation]string{
 		metav1.DeletePropagationBackground: "background", metav1.DeletePropagationForeground: "foreground",

@@ -19,12 +19,12 @@ import (
 
 func observed(state string) v1alpha1.TargetState { return v1alpha1.TargetState(state) }
 
-// TestStatus: the whole status, word for word.
-func TestStatus(t *testing.T) {
+// Every field of status, and every column of kubectl get, has its value.
+func TestStatusIsComplete(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	f.servers[1].Stop() // connections are refused
-	h.ApplyBackend("web", spec(f.targets(), "", ""))
+	set := startServers(h, 2)
+	set.servers[1].Stop() // connections are refused
+	h.ApplyBackend("web", spec(set.targets(), "", ""))
 	h.WaitReady("web")
 	condition := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, ObservedGeneration: 1}
@@ -37,12 +37,12 @@ func TestStatus(t *testing.T) {
 			{
 				Name: "b", State: "Unhealthy", Health: "Unhealthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1},
 				Addresses: []string{
-					f.V4.String(),
-				}, Reason: "ConnectionRefused", Message: fmt.Sprintf("connection refused, at %s", f.at(1)),
+					set.V4.String(),
+				}, Reason: "ConnectionRefused", Message: fmt.Sprintf("connection refused, at %s", set.at(1)),
 			},
 			{
 				Name: "a", State: "Healthy", Health: "Healthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1, Ready: 1},
-				Addresses: []string{f.V4.String()},
+				Addresses: []string{set.V4.String()},
 			},
 		},
 		Conditions: []metav1.Condition{
@@ -139,8 +139,8 @@ func wantColumns(h *harness.Test, backend string, want map[string]string) {
 	}
 }
 
-// TestTargetsWorstFirst: status lists at most 64 targets, the worst first, and counts the others.
-func TestTargetsWorstFirst(t *testing.T) {
+// Status lists at most 64 targets, the worst first, and counts the others.
+func TestWorstTargetsAreListedFirst(t *testing.T) {
 	h := parallel(t)
 	var targets strings.Builder
 	for i := range 70 {
@@ -161,14 +161,14 @@ func TestTargetsWorstFirst(t *testing.T) {
 	})
 }
 
-// TestAllUnhealthy: what status says where nothing is healthy.
-func TestAllUnhealthy(t *testing.T) {
+// If no endpoint is healthy, status says so, and recovers with the endpoints.
+func TestStatusReportsAllUnhealthy(t *testing.T) {
 	h := parallel(t)
-	f := newFarm(h, 2)
-	f.servers[0].SetSick(true)
-	f.servers[1].Stop()
-	h.ApplyBackend("web", spec(f.targets(), "", ""))
-	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0), f.at(1)))
+	set := startServers(h, 2)
+	set.servers[0].SetSick(true)
+	set.servers[1].Stop()
+	h.ApplyBackend("web", spec(set.targets(), "", ""))
+	h.WaitStates("web", harness.All(harness.Unhealthy, set.at(0), set.at(1)))
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "AllUnhealthy")
 	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "AllUnhealthy")
 	waitProgrammed(h, "web")
@@ -176,7 +176,7 @@ func TestAllUnhealthy(t *testing.T) {
 	waitTarget(h, "web", "a", "Unhealthy", "UnexpectedStatus")
 	waitTarget(h, "web", "b", "Unhealthy", "ConnectionRefused")
 	h.WaitEvent("web", "EndpointUnhealthy")
-	f.servers[0].SetSick(false)
+	set.servers[0].SetSick(false)
 	h.WaitReady("web")
 	h.WaitEvent("web", "EndpointHealthy")
 }

@@ -36,30 +36,29 @@ const outage = 30 * time.Second
 // seconds bounds what has to come within seconds, on a machine that is busy with other things.
 const seconds = 15 * time.Second
 
-// TestAPIServerGone: the API server is away for half a minute, while a backend dies and a name
-// changes. Nothing is lost, and what has happened is published within seconds of its return; the
-// lease is kept.
-func TestAPIServerGone(t *testing.T) {
+// While the API server is down for half a minute, a backend fails and a name changes. Both are
+// published within seconds of its return, no object is replaced, and the manager keeps its lease.
+func TestManagerSurvivesAPIServerOutage(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager("--leader-elect")
-	f := newFarm(h, 3)
-	ns := newNameserver(h)
-	ns.set("db.example.com", good("198.51.100.1"))
-	h.ApplyBackend("web", spec(f.targets(), "", ""))
-	byName(h, ns, "named", "", "")
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0), f.at(1), f.at(2)))
+	set := startServers(h, 3)
+	ns := startScriptedDNS(h)
+	ns.set("db.example.com", answerWith("198.51.100.1"))
+	h.ApplyBackend("web", spec(set.targets(), "", ""))
+	applyHostname(h, ns, "named", "", "")
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0), set.at(1), set.at(2)))
 	h.WaitStates("named", oneEndpoint)
 	h.WaitReady("web")
 	h.WaitReady("named")
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 
 	h.StopComponent(devcluster.APIServer)
 	back := time.NewTimer(outage)
-	f.servers[0].Stop()
-	f.servers[1].SetSick(true)
-	ns.set("db.example.com", good("198.51.100.2"))
+	set.servers[0].Stop()
+	set.servers[1].SetSick(true)
+	ns.set("db.example.com", answerWith("198.51.100.2"))
 	asked := ns.queries()
-	h.WaitChecked(f.servers[2])
+	h.WaitChecked(set.servers[2])
 	h.Eventually("the name to be asked for", func() error {
 		if n := ns.queries() - asked; n < 3 {
 			return fmt.Errorf("it was %d times", n)
@@ -72,7 +71,7 @@ func TestAPIServerGone(t *testing.T) {
 	}
 	restartControllerManager(h)
 
-	want := harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Unhealthy, f.at(2): harness.Healthy}
+	want := harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Unhealthy, set.at(2): harness.Healthy}
 	h.Within(seconds, "what died to be out of rotation", func() error {
 		return h.CompareStates("web", want)
 	})
@@ -89,7 +88,7 @@ func TestAPIServerGone(t *testing.T) {
 	})
 	h.WaitCondition("web", "Healthy", metav1.ConditionFalse, "SomeUnhealthy")
 	waitTarget(h, "web", "a", "Unhealthy", "ConnectionRefused")
-	now := take(h, "web", true)
+	now := takeSnapshot(h, "web", true)
 	if now.Service.UID != before.Service.UID {
 		t.Error("the Service is another one")
 	}
@@ -200,10 +199,9 @@ func (f *fleet) wait() {
 	}
 }
 
-// TestKilledAnyTime: a manager that is killed at any moment of a busy phase leaves what the next
-// one finishes: no slice twice, no orphan, and the very same state that a quiet day would have
-// brought.
-func TestKilledAnyTime(t *testing.T) {
+// A manager that is killed at any moment leaves a state that the next one completes: no slice
+// twice, no orphan, and the same result as without a crash.
+func TestKilledManagerLeavesNoTrace(t *testing.T) {
 	h := harness.New(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -223,7 +221,7 @@ func TestKilledAnyTime(t *testing.T) {
 	}
 	m := h.StartManager(flags...)
 	f.wait()
-	waitRest(h)
+	waitQuiet(h)
 	f.wait()
 	m.Stop()
 
@@ -232,7 +230,7 @@ func TestKilledAnyTime(t *testing.T) {
 	h.StartManager(flags...)
 	h.ApplyBackend("tick", onePort)
 	h.WaitReady("tick")
-	waitRest(h)
+	waitQuiet(h)
 	for _, w := range writes.Of() {
 		if !strings.HasPrefix(w.Name, "tick") && w.Name != "" {
 			t.Errorf("written was %+v", w)
@@ -240,31 +238,31 @@ func TestKilledAnyTime(t *testing.T) {
 	}
 }
 
-// TestRestart: a restart flips nothing and writes nothing, whatever the backends are like, and what
-// was going on goes on.
-func TestRestart(t *testing.T) {
+// A restart changes no endpoint and writes nothing, whatever the ExternalBackends are like. Drains,
+// tiers and stale answers continue.
+func TestRestartWritesNothing(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
-	f := newFarm(h, 4)
-	ns := newNameserver(h)
-	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
+	set := startServers(h, 4)
+	ns := startScriptedDNS(h)
+	ns.set("db.example.com", answerWith("198.51.100.1", "198.51.100.2"))
 	ns.set(
 		"_web._tcp.example.com",
-		services(dns.SRV{Priority: 1, Port: 8080, Target: "db.example.com."},
+		answerWithSRV(dns.SRV{Priority: 1, Port: 8080, Target: "db.example.com."},
 			dns.SRV{Priority: 2, Port: 8081, Target: "db.example.com."}),
 	)
-	f.servers[1].SetSick(true)
-	byName(h, ns, "named", "", "drainSeconds: 600")
+	set.servers[1].SetSick(true)
+	applyHostname(h, ns, "named", "", "drainSeconds: 600")
 	h.ApplyBackend("srv",
 		"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: pool, srvName: _web._tcp.example.com}]\ndns: {nameservers: [\"%s\"], minTTLSeconds: 1}",
 		ns.V4)
 	h.ApplyBackend("checked",
-		spec(f.target(0, "")+f.target(1, "")+f.target(2, ", tier: 1")+f.target(3, ", adminState: Draining"), "",
+		spec(set.target(0, "")+set.target(1, "")+set.target(2, ", tier: 1")+set.target(3, ", adminState: Draining"), "",
 			"drainSeconds: 600"),
 	)
-	h.ApplyBackend("open", spec(f.target(1, ""), "", "failover: {whenNoTierQualifies: AllEndpoints}"))
-	h.ApplyBackend("observed", spec(f.target(0, "")+f.target(1, ""), ", mode: Observe", ""))
-	h.ApplyBackend("over", spec(f.target(1, "")+f.target(2, ", tier: 1"), "", "failover: {failback: Manual}"))
+	h.ApplyBackend("open", spec(set.target(1, ""), "", "failover: {whenNoTierQualifies: AllEndpoints}"))
+	h.ApplyBackend("observed", spec(set.target(0, "")+set.target(1, ""), ", mode: Observe", ""))
+	h.ApplyBackend("over", spec(set.target(1, "")+set.target(2, ", tier: 1"), "", "failover: {failback: Manual}"))
 	h.ApplyBackend("unchecked", dualStack)
 	h.ApplyBackend("headless", "service: {type: Headless}"+onePort)
 	h.ApplyBackend("port", "service: {type: NodePort}"+onePort)
@@ -288,24 +286,24 @@ func TestRestart(t *testing.T) {
 		h.WaitReady(name)
 	}
 	waitActive(h, "over", 1)
-	f.servers[1].SetSick(false) // Manual keeps the other tier
+	set.servers[1].SetSick(false) // Manual keeps the other tier
 	waitTarget(h, "over", "b", v1alpha1.TargetStateHealthy, "")
-	h.WaitStates("over", harness.States{f.at(1): harness.Standby, f.at(2): harness.Healthy})
-	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby,
-		f.at(3): harness.Draining})
-	f.servers[0].SetSick(true)
-	ns.set("db.example.com", good("198.51.100.1")) // the other one drains
+	h.WaitStates("over", harness.States{set.at(1): harness.Standby, set.at(2): harness.Healthy})
+	h.WaitStates("checked", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby,
+		set.at(3): harness.Draining})
+	set.servers[0].SetSick(true)
+	ns.set("db.example.com", answerWith("198.51.100.1")) // the other one drains
 	h.WaitStates("named",
 		harness.States{at("198.51.100.1:8080"): harness.Healthy, at("198.51.100.2:8080"): harness.Draining})
-	h.WaitStates("checked", harness.States{f.at(0): harness.Unhealthy, f.at(1): harness.Healthy,
-		f.at(2): harness.Standby, f.at(3): harness.Draining})
+	h.WaitStates("checked", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy,
+		set.at(2): harness.Standby, set.at(3): harness.Draining})
 	waitTarget(h, "observed", "a", "Unhealthy", "UnexpectedStatus")
-	waitRest(h)
+	waitQuiet(h)
 
 	names := append(slices.Clone(ready), "theirs")
-	pictures, statuses := map[string]picture{}, map[string]v1alpha1.ExternalBackendStatus{}
+	snapshots, statuses := map[string]snapshot{}, map[string]v1alpha1.ExternalBackendStatus{}
 	for _, name := range names {
-		pictures[name] = take(h, name, true)
+		snapshots[name] = takeSnapshot(h, name, true)
 	}
 	for _, name := range append(ready, "invalid", "conflict", "missing") {
 		statuses[name] = h.Backend(name).Status
@@ -318,21 +316,21 @@ func TestRestart(t *testing.T) {
 		end.how(m)
 		m = h.StartManager()
 		asked := ns.queries()
-		h.WaitChecked(f.servers...)
+		h.WaitChecked(set.servers...)
 		h.Eventually("the names to be asked for", func() error {
 			if n := ns.queries() - asked; n < 6 {
 				return fmt.Errorf("there were %d queries", n)
 			}
 			return nil
 		})
-		waitRest(h)
+		waitQuiet(h)
 		for _, w := range writes.Of() {
 			t.Errorf("after %s and a new start there was written %+v", end.name, w)
 		}
 		writes = h.CountWrites()
 	}
-	for name, p := range pictures {
-		if diff := gocmp.Diff(p, take(h, name, true)); diff != "" {
+	for name, p := range snapshots {
+		if diff := gocmp.Diff(p, takeSnapshot(h, name, true)); diff != "" {
 			t.Errorf("%s, -before +after:\n%s", name, diff)
 		}
 	}
@@ -346,18 +344,18 @@ func TestRestart(t *testing.T) {
 	}
 
 	// It is not that nobody looks any more.
-	f.servers[0].SetSick(false)
-	h.WaitStates("checked", harness.States{f.at(0): harness.Healthy, f.at(1): harness.Healthy, f.at(2): harness.Standby,
-		f.at(3): harness.Draining})
-	ns.set("db.example.com", good("198.51.100.1", "198.51.100.2"))
+	set.servers[0].SetSick(false)
+	h.WaitStates("checked", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby,
+		set.at(3): harness.Draining})
+	ns.set("db.example.com", answerWith("198.51.100.1", "198.51.100.2"))
 	h.WaitStates("named", harness.All(harness.Healthy, at("198.51.100.1:8080"), at("198.51.100.2:8080")))
-	f.servers[2].SetSick(true)
-	h.WaitStates("over", harness.States{f.at(1): harness.Healthy, f.at(2): harness.Unhealthy})
+	set.servers[2].SetSick(true)
+	h.WaitStates("over", harness.States{set.at(1): harness.Healthy, set.at(2): harness.Unhealthy})
 }
 
-// TestDeletedMeanwhile: what was deleted while no manager ran stays gone, and what the garbage
-// collector was told to leave stays with its Service.
-func TestDeletedMeanwhile(t *testing.T) {
+// Objects that are deleted while no manager runs stay deleted. Slices that the garbage collector
+// leaves stay with their Service.
+func TestObjectsDeletedWithoutManagerStayDeleted(t *testing.T) {
 	h := harness.New(t)
 	m := h.StartManager()
 	h.Apply(serviceByHand, "theirs")
@@ -383,9 +381,9 @@ func TestDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLeaderElection: of two managers one acts; SIGTERM hands over, with exit status 0 and the
-// lease released.
-func TestLeaderElection(t *testing.T) {
+// Of two managers one acts. On SIGTERM it releases the lease and exits with 0, and the other one
+// takes over.
+func TestLeaseIsHandedOver(t *testing.T) {
 	h := harness.New(t)
 	holder := func() string {
 		var lease coordinationv1.Lease
@@ -405,13 +403,13 @@ func TestLeaderElection(t *testing.T) {
 		}
 		return false
 	}
-	f := newFarm(h, 1)
-	h.ApplyBackend("web", spec(f.targets(), "", ""))
+	set := startServers(h, 1)
+	h.ApplyBackend("web", spec(set.targets(), "", ""))
 	leader := h.StartManager("--leader-elect")
-	h.WaitStates("web", harness.All(harness.Healthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 	first := holder()
 	standby := h.StartManager("--leader-elect") // which returns once /readyz says 200
-	h.WaitChecked(f.servers[0])
+	h.WaitChecked(set.servers[0])
 	if !acts(leader) || acts(standby) {
 		t.Errorf("the leader acts: %t, the standby: %t", acts(leader), acts(standby))
 	}
@@ -420,7 +418,7 @@ func TestLeaderElection(t *testing.T) {
 	}
 
 	leader.Stop() // wants exit status 0
-	f.servers[0].SetSick(true)
+	set.servers[0].SetSick(true)
 	// A lease that was not released would be taken after 45 s.
 	h.Within(2*seconds, "the other one to lead", func() error {
 		if now := holder(); now == first || now == "" {
@@ -428,7 +426,7 @@ func TestLeaderElection(t *testing.T) {
 		}
 		return nil
 	})
-	h.WaitStates("web", harness.All(harness.Unhealthy, f.at(0)))
+	h.WaitStates("web", harness.All(harness.Unhealthy, set.at(0)))
 	h.Eventually("the other one to act", func() error {
 		if !acts(standby) {
 			return errors.New("it does not")
@@ -441,9 +439,8 @@ func TestLeaderElection(t *testing.T) {
 	}
 }
 
-// TestMetricsBehindAuthentication: metrics are for those alone whom the API server knows and RBAC
-// lets.
-func TestMetricsBehindAuthentication(t *testing.T) {
+// Only clients that the API server authenticates and RBAC authorizes get metrics.
+func TestMetricsNeedAuthorization(t *testing.T) {
 	h := harness.New(t)
 	const address = "127.0.0.1:29443"
 	h.StartManager("--metrics-secure", "--metrics-bind-address="+address)

@@ -108,7 +108,7 @@ func newAllowedServers(h *harness.Test) *allowedServers {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	f := &allowedServers{
+	s := &allowedServers{
 		Machine:     machine,
 		certificate: selfSigned(h.T, "allowed"),
 		visited:     map[netip.AddrPort]int{},
@@ -117,25 +117,25 @@ func newAllowedServers(h *harness.Test) *allowedServers {
 	for _, handler := range handlers {
 		switch handler.name {
 		case "tcp", "tcp-tls":
-			f.pong(f.open(h.T, handler.port, handler.name == "tcp-tls"))
+			s.pong(s.open(h.T, handler.port, handler.name == "tcp-tls"))
 		default:
-			answer(f.open(h.T, handler.port, handler.name == "https" || handler.name == "grpc-tls"), f.serve)
+			answer(s.open(h.T, handler.port, handler.name == "https" || handler.name == "grpc-tls"), s.serve)
 		}
 	}
-	return f
+	return s
 }
 
 // open listens at a port of all addresses, until the program ends.
-func (f *allowedServers) open(t testing.TB, port int, secure bool) net.Listener {
+func (s *allowedServers) open(t testing.TB, port int, secure bool) net.Listener {
 	t.Helper()
-	listener, err := f.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+	listener, err := s.Listen("tcp", fmt.Sprintf("[::]:%d", port))
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener = counting{listener, f}
+	listener = counting{listener, s}
 	if secure {
 		listener = tls.NewListener(listener,
-			&tls.Config{Certificates: []tls.Certificate{f.certificate}, NextProtos: []string{"h2", "http/1.1"}})
+			&tls.Config{Certificates: []tls.Certificate{s.certificate}, NextProtos: []string{"h2", "http/1.1"}})
 	}
 	return listener
 }
@@ -154,17 +154,17 @@ func (c counting) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-func (f *allowedServers) note(at netip.AddrPort) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.visited[at]++
+func (s *allowedServers) note(at netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.visited[at]++
 }
 
 // visits returns how many connections and requests have come to an address so far.
-func (f *allowedServers) visits(a netip.Addr) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for at, count := range f.visited {
+func (s *allowedServers) visits(a netip.Addr) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, count := range s.visited {
 		if at.Addr() == a {
 			n += count
 		}
@@ -185,12 +185,12 @@ func answer(listener net.Listener, serve http.HandlerFunc) {
 }
 
 // serve answers HTTP requests and gRPC health checks.
-func (f *allowedServers) serve(w http.ResponseWriter, r *http.Request) {
+func (s *allowedServers) serve(w http.ResponseWriter, r *http.Request) {
 	at := addrPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr))
-	f.note(at)
-	f.mu.Lock()
-	to := f.redirects[at.Port()]
-	f.mu.Unlock()
+	s.note(at)
+	s.mu.Lock()
+	to := s.redirects[at.Port()]
+	s.mu.Unlock()
 	switch {
 	case to != "":
 		redirect(w, to)
@@ -216,16 +216,16 @@ func redirect(w http.ResponseWriter, to string) {
 }
 
 // redirectFrom opens a port at which every answer redirects to a URL.
-func (f *allowedServers) redirectFrom(t testing.TB, port int, secure bool, to string) {
+func (s *allowedServers) redirectFrom(t testing.TB, port int, secure bool, to string) {
 	t.Helper()
-	f.mu.Lock()
-	f.redirects[uint16(port)] = to
-	f.mu.Unlock()
-	answer(f.open(t, port, secure), f.serve)
+	s.mu.Lock()
+	s.redirects[uint16(port)] = to
+	s.mu.Unlock()
+	answer(s.open(t, port, secure), s.serve)
 }
 
 // pong answers PING with PONG.
-func (f *allowedServers) pong(listener net.Listener) {
+func (s *allowedServers) pong(listener net.Listener) {
 	go func() {
 		for {
 			conn, err := listener.Accept()

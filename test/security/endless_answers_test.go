@@ -96,9 +96,9 @@ const (
 )
 
 // serve answers all connections to a port of the allowed servers.
-func (e endlessServer) serve(t testing.TB, f *allowedServers, port int) {
+func (e endlessServer) serve(t testing.TB, s *allowedServers, port int) {
 	t.Helper()
-	listener := f.open(t, port, e.secure)
+	listener := s.open(t, port, e.secure)
 	go func() { // ends with the program
 		for {
 			conn, err := listener.Accept()

@@ -46,41 +46,41 @@ func newHostileDNS(h *harness.Test) *hostileDNS {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	l := &hostileDNS{
+	d := &hostileDNS{
 		Machine:    machine,
 		answers:    map[string]answerFunc{},
 		asked:      map[string]int{},
 		resolvConf: filepath.Join(h.Logs, "resolv.conf"),
 	}
-	if err := os.WriteFile(l.resolvConf, fmt.Appendf(nil, "nameserver %s\n", machine.V4), 0o600); err != nil {
+	if err := os.WriteFile(d.resolvConf, fmt.Appendf(nil, "nameserver %s\n", machine.V4), 0o600); err != nil {
 		h.T.Fatal(err)
 	}
-	l.serve(h.T)
-	return l
+	d.serve(h.T)
+	return d
 }
 
 // tell has the nameserver answerFunc about a name.
-func (l *hostileDNS) setAnswer(name string, answer answerFunc) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.answers[name] = answer
+func (d *hostileDNS) setAnswer(name string, answer answerFunc) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.answers[name] = answer
 }
 
 // questions returns how often a name was asked for with a record type.
-func (l *hostileDNS) questions(name string, kind dnsmessage.Type) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.asked[name+kind.String()]
+func (d *hostileDNS) questions(name string, kind dnsmessage.Type) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.asked[name+kind.String()]
 }
 
 // serve answers until the program ends.
-func (l *hostileDNS) serve(t testing.TB) {
+func (d *hostileDNS) serve(t testing.TB) {
 	t.Helper()
-	packets, err := l.ListenPacket("udp", "[::]:53")
+	packets, err := d.ListenPacket("udp", "[::]:53")
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := l.Listen("tcp", "[::]:53")
+	listener, err := d.Listen("tcp", "[::]:53")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func (l *hostileDNS) serve(t testing.TB) {
 			if err != nil {
 				return
 			}
-			if answer := l.answer(query[:n]); answer != nil {
+			if answer := d.answer(query[:n]); answer != nil {
 				_, _ = packets.WriteTo(answer, from)
 			}
 		}
@@ -102,12 +102,12 @@ func (l *hostileDNS) serve(t testing.TB) {
 			if err != nil {
 				return
 			}
-			go l.stream(conn)
+			go d.stream(conn)
 		}
 	}()
 }
 
-func (l *hostileDNS) stream(conn net.Conn) {
+func (d *hostileDNS) stream(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(5 * time.Minute))
 	for {
@@ -119,7 +119,7 @@ func (l *hostileDNS) stream(conn net.Conn) {
 		if _, err := io.ReadFull(conn, query); err != nil {
 			return
 		}
-		answer := l.answer(query)
+		answer := d.answer(query)
 		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
 			return
 		}
@@ -127,7 +127,7 @@ func (l *hostileDNS) stream(conn net.Conn) {
 }
 
 // answer returns nil if query is not a DNS query.
-func (l *hostileDNS) answer(query []byte) []byte {
+func (d *hostileDNS) answer(query []byte) []byte {
 	var p dnsmessage.Parser
 	header, err := p.Start(query)
 	if err != nil {
@@ -146,10 +146,10 @@ func (l *hostileDNS) answer(query []byte) []byte {
 		RecursionAvailable: true,
 	}
 	a.Questions = []dnsmessage.Question{question}
-	l.mu.Lock()
-	give, n := l.answers[a.name], l.asked[a.name+a.kind.String()]
-	l.asked[a.name+a.kind.String()]++
-	l.mu.Unlock()
+	d.mu.Lock()
+	give, n := d.answers[a.name], d.asked[a.name+a.kind.String()]
+	d.asked[a.name+a.kind.String()]++
+	d.mu.Unlock()
 	if give == nil {
 		a.RCode = dnsmessage.RCodeNameError
 	} else {

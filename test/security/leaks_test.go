@@ -59,7 +59,7 @@ func wantNotLeaked(h *harness.Test, logFile, metrics string, words ...string) {
 // leakingServer puts the marker into its answers, where a careless client would repeat it.
 type leakingServer struct {
 	name, handler string
-	serve         func(f *allowedServers, port int)
+	serve         func(s *allowedServers, port int)
 	change        func(*v1alpha1.HealthCheck)
 	reason        string // why its endpoint is unhealthy; "": it is healthy
 }
@@ -67,15 +67,15 @@ type leakingServer struct {
 // leakingServers returns such servers. Their clients trust the certificate in a ConfigMap.
 func leakingServers(t testing.TB, certificate tls.Certificate) []leakingServer {
 	writes := func(text string) func(*allowedServers, int) {
-		return func(f *allowedServers, port int) {
-			endlessServer{write: func(w io.Writer) { _, _ = io.WriteString(w, text) }}.serve(t, f, port)
+		return func(s *allowedServers, port int) {
+			endlessServer{write: func(w io.Writer) { _, _ = io.WriteString(w, text) }}.serve(t, s, port)
 		}
 	}
-	repeats := func(f *allowedServers, port int) { endlessServer{write: repeat("", marker)}.serve(t, f, port) }
-	secure := func(f *allowedServers, port int) {
-		listener := f.open(t, port, false)
+	repeats := func(s *allowedServers, port int) { endlessServer{write: repeat("", marker)}.serve(t, s, port) }
+	secure := func(s *allowedServers, port int) {
+		listener := s.open(t, port, false)
 		config := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert}
-		answer(tls.NewListener(listener, config), f.serve)
+		answer(tls.NewListener(listener, config), s.serve)
 	}
 	trusts := func(kind v1alpha1.CACertificateKind, name, server string) func(*v1alpha1.HealthCheck) {
 		return func(h *v1alpha1.HealthCheck) {
@@ -102,8 +102,8 @@ func leakingServers(t testing.TB, certificate tls.Certificate) []leakingServer {
 		{"no-http2", "grpc", writes(marker), nil, v1alpha1.TargetReasonUnexpectedResponse},
 		{"text", "tcp", repeats, func(h *v1alpha1.HealthCheck) { h.TCPSocket.Send = marker },
 			v1alpha1.TargetReasonUnexpectedResponse},
-		{"grpc-message", "grpc", func(f *allowedServers, port int) {
-			answer(f.open(t, port, false), func(w http.ResponseWriter, _ *http.Request) {
+		{"grpc-message", "grpc", func(s *allowedServers, port int) {
+			answer(s.open(t, port, false), func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "application/grpc")
 				w.Header().Set("Grpc-Message", marker)
 				w.Header().Set("Grpc-Status", "13")

@@ -65,7 +65,7 @@ func tlsBlock(t *testing.T, port int, pair pki.KeyPair) string {
 
 // byDNS applies a backend whose target is the name under example.com that is its own, asked as dns
 // says.
-func byDNS(h *harness.Test, name, dns string) {
+func applyResolved(h *harness.Test, name, dns string) {
 	h.T.Helper()
 	h.ApplyBackend(name, `
 service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}
@@ -112,9 +112,9 @@ func transports(h *harness.Test, s *devcluster.Nameserver, name string) map[stri
 	return seen
 }
 
-// TestDNSOverTLS: with the right certificate names are resolved; with any other they are not, the
-// status says why, and what helps takes effect at once.
-func TestDNSOverTLS(t *testing.T) {
+// Names are resolved over TLS only if the nameserver's certificate is verified. Otherwise status
+// says why, and a corrected spec takes effect at once.
+func TestDNSOverTLSVerifiesNameserver(t *testing.T) {
 	h := parallel(t)
 	h.AllowReferences()
 	m := h.Machine("dns")
@@ -155,32 +155,32 @@ func TestDNSOverTLS(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			byDNS(h, tc.name, tc.dns)
+			applyResolved(h, tc.name, tc.dns)
 			if tc.cause != "" {
 				waitUnresolved(h, tc.name, tc.cause)
 				if asked := transports(h, server, tc.name); len(asked) > 0 {
 					t.Errorf("a server that was not verified was asked over %v", asked)
 				}
-				byDNS(h, tc.name, right)
+				applyResolved(h, tc.name, right)
 			}
 			waitResolved(h, tc.name)
 		})
 	}
 
 	// A missing authority is told as such, and nothing is asked without it.
-	byDNS(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: nowhere}]"))
+	applyResolved(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: nowhere}]"))
 	h.WaitCondition("missing", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitMessage(h, "missing", "ResolvedRefs", "spec.dns.tls.caCertificateRefs[0]", `ConfigMap "nowhere" does not exist`)
 	if asked := transports(h, server, "missing"); len(asked) > 0 {
 		t.Errorf("without its authority the server was asked over %v", asked)
 	}
-	byDNS(h, "missing", right)
+	applyResolved(h, "missing", right)
 	waitResolved(h, "missing")
 	wantStalled(h, "missing", "")
 }
 
-// TestDNSCertificateReplaced: a nameserver whose certificate is no longer good takes nothing away.
-func TestDNSCertificateReplaced(t *testing.T) {
+// A nameserver whose certificate becomes invalid removes no endpoint.
+func TestInvalidDNSCertificateRemovesNothing(t *testing.T) {
 	h := parallel(t)
 	h.AllowReferences()
 	m := h.Machine("dns")
@@ -200,30 +200,27 @@ func TestDNSCertificateReplaced(t *testing.T) {
 	h.ApplyObject(
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"}, Data: map[string]string{"ca.crt": string(ca.Cert)}},
 	)
-	byDNS(
-		h,
-		"web",
-		fmt.Sprintf(
-			`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]}`,
-			m.V4,
-		),
+	applyResolved(h, "web", fmt.Sprintf(
+		`nameservers: ["%s"], transport: TLS, tls: {serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]}`,
+		m.V4,
+	),
 	)
 	waitResolved(h, "web")
-	before := take(h, "web", true)
+	before := takeSnapshot(h, "web", true)
 
 	s = replace(s, time.Now().Add(-time.Minute))
 	h.WaitCondition("web", "NamesResolved", metav1.ConditionFalse, "ServingStale")
 	waitMessage(h, "web", "NamesResolved", `"db"`, "TLS verification failed")
 	waitTarget(h, "web", "db", "Unprobed", "ServingStale")
-	waitPicture(h, "web", before, true)
+	waitSnapshot(h, "web", before, true)
 	h.WaitReady("web")
 	replace(s, time.Now().Add(time.Hour))
 	waitResolved(h, "web")
-	waitPicture(h, "web", before, true)
+	waitSnapshot(h, "web", before, true)
 }
 
-// TestDNSOverTCP: TCP where the spec says so, and where an answer does not fit a datagram.
-func TestDNSOverTCP(t *testing.T) {
+// DNS uses TCP if the spec says so, and if an answer does not fit into a datagram.
+func TestDNSUsesTCPWhenNeeded(t *testing.T) {
 	h := parallel(t)
 	m := h.Machine("dns")
 	s := h.StartDNS(m, map[string]string{"example.com": exampleZone()})
@@ -242,7 +239,7 @@ func TestDNSOverTCP(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			byDNS(h, tc.name, fmt.Sprintf(`nameservers: ["%s"], transport: %s`, m.V4, tc.transport))
+			applyResolved(h, tc.name, fmt.Sprintf(`nameservers: ["%s"], transport: %s`, m.V4, tc.transport))
 			h.WaitStates(tc.name, tc.endpoints)
 			h.WaitCondition(tc.name, "NamesResolved", metav1.ConditionTrue, "NamesResolved")
 			asked := transports(h, s, tc.name)

@@ -37,7 +37,7 @@ func (p *pool) reply(m *dns.Msg) bool {
 		p.shown[addr] = time.Now()
 		window = append(window, addr)
 	}
-	return good(window...)(m)
+	return answerWith(window...)(m)
 }
 
 // remove takes the last address out, and returns when it was shown last.
@@ -49,12 +49,12 @@ func (p *pool) remove() (shown time.Time) {
 	return p.shown[last]
 }
 
-// TestRotation: a pool that shows 8 of 64 addresses per answer settles at all of them, and then
-// nothing is written any more. One that is gone for good stays for removalDelaySeconds, drains for
-// drainSeconds, and leaves; the others don't stir.
-func TestRotation(t *testing.T) {
+// If answers show 8 of 64 addresses at a time, all 64 are published, and then nothing is written
+// any more. An address that no longer comes stays for removalDelaySeconds, drains for drainSeconds
+// and leaves, without effect on the others.
+func TestRotatingPoolIsPublishedWhole(t *testing.T) {
 	h := parallel(t)
-	ns := newNameserver(h)
+	ns := startScriptedDNS(h)
 	p := &pool{shown: map[string]time.Time{}}
 	want := harness.States{}
 	for i := range poolSize {
@@ -63,10 +63,10 @@ func TestRotation(t *testing.T) {
 	}
 	ns.set("db.example.com", p.reply)
 	const removalDelay, drain = 25 * time.Second, 4 * time.Second // the one is three rotations
-	byName(h, ns, "web", fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())),
+	applyHostname(h, ns, "web", fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())),
 		fmt.Sprintf("drainSeconds: %d", int(drain.Seconds())))
 	h.WaitReady("web")
-	seen := record(h, "web")
+	history := recordSlices(h, "web")
 	h.WaitStates("web", want)
 
 	settled, asked := h.CountWrites(), ns.queries()
@@ -93,7 +93,7 @@ func TestRotation(t *testing.T) {
 	if after := time.Since(shown); after < removalDelay+drain-time.Second { // whole seconds are kept
 		t.Errorf("the address was gone %v after it was last shown", after)
 	}
-	for _, state := range seen.order() {
+	for _, state := range history.all() {
 		if !strings.HasSuffix(state, ":true,true,false") &&
 			!strings.Contains(state, " "+last.Addr().String()+":false,true,true") {
 			t.Errorf("seen was %q", state)

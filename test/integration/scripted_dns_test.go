@@ -11,24 +11,23 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// nameserver is a machine whose answers a test changes while it runs, and that can answer as no
-// zone file could.
-type nameserver struct {
+// scriptedDNS is a nameserver whose answers a test chooses and changes.
+type scriptedDNS struct {
 	*lab.Machine
 
 	mu      sync.Mutex
-	replies map[string]reply
+	answers map[string]dnsAnswer
 	asked   int
 }
 
-// reply makes an answer of m, which has a question; where it returns false there is none.
-type reply func(m *dns.Msg) bool
+// dnsAnswer turns m, which has a question, into an answer. It returns false for no answer.
+type dnsAnswer func(m *dns.Msg) bool
 
-// newNameserver starts a nameserver over UDP and TCP, which goes with the test. Names that it knows
-// nothing of it refuses.
-func newNameserver(h *harness.Test) *nameserver {
+// startScriptedDNS starts a nameserver over UDP and TCP, and stops it when the test ends. It
+// refuses queries for names without an answer.
+func startScriptedDNS(h *harness.Test) *scriptedDNS {
 	h.T.Helper()
-	ns := &nameserver{Machine: h.Machine("dns"), replies: map[string]reply{}}
+	ns := &scriptedDNS{Machine: h.Machine("dns"), answers: map[string]dnsAnswer{}}
 	packets, err := ns.ListenPacket("udp", ":53")
 	if err != nil {
 		h.T.Fatal(err)
@@ -42,7 +41,7 @@ func newNameserver(h *harness.Test) *nameserver {
 	return ns
 }
 
-func (ns *nameserver) serve(h *harness.Test, s *dns.Server) {
+func (ns *scriptedDNS) serve(h *harness.Test, s *dns.Server) {
 	var done sync.WaitGroup
 	started := make(chan struct{})
 	s.NotifyStartedFunc = func() { close(started) }
@@ -54,39 +53,39 @@ func (ns *nameserver) serve(h *harness.Test, s *dns.Server) {
 	})
 }
 
-// set changes what is answered for a name.
-func (ns *nameserver) set(name string, r reply) {
+// set sets the answer for a name.
+func (ns *scriptedDNS) set(name string, r dnsAnswer) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	ns.replies[dns.Fqdn(name)] = r
+	ns.answers[dns.Fqdn(name)] = r
 }
 
-// queries is how many there were.
-func (ns *nameserver) queries() int {
+// queries returns how many queries came so far.
+func (ns *scriptedDNS) queries() int {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	return ns.asked
 }
 
 // ServeDNS answers one query.
-func (ns *nameserver) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
+func (ns *scriptedDNS) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	m := new(dns.Msg)
 	m.SetReply(query)
 	m.Authoritative = true
 	ns.mu.Lock()
 	ns.asked++
-	answer, ok := ns.replies[query.Question[0].Name]
+	answer, ok := ns.answers[query.Question[0].Name]
 	ns.mu.Unlock()
 	if !ok {
-		answer = rcode(dns.RcodeRefused)
+		answer = answerWithCode(dns.RcodeRefused)
 	}
 	if answer(m) {
 		_ = w.WriteMsg(m)
 	}
 }
 
-// good answers with those of the addresses that are of the family asked for, for one second.
-func good(addrs ...string) reply {
+// answerWith answers with the addresses of the family asked for, with a TTL of a second.
+func answerWith(addrs ...string) dnsAnswer {
 	return func(m *dns.Msg) bool {
 		question := m.Question[0]
 		header := dns.RR_Header{Name: question.Name, Rrtype: question.Qtype, Class: dns.ClassINET, Ttl: 1}
@@ -103,8 +102,8 @@ func good(addrs ...string) reply {
 	}
 }
 
-// services answers SRV questions, for one second.
-func services(records ...dns.SRV) reply {
+// answerWithSRV answers with SRV records, with a TTL of a second.
+func answerWithSRV(records ...dns.SRV) dnsAnswer {
 	return func(m *dns.Msg) bool {
 		question := m.Question[0]
 		for _, r := range records {
@@ -115,16 +114,16 @@ func services(records ...dns.SRV) reply {
 	}
 }
 
-// rcode answers with an error.
-func rcode(code int) reply {
+// answerWithCode answers with an error code.
+func answerWithCode(code int) dnsAnswer {
 	return func(m *dns.Msg) bool {
 		m.Rcode = code
 		return true
 	}
 }
 
-// empty says that the name is there and has nothing of what was asked for.
-func empty(*dns.Msg) bool { return true }
+// answerWithNothing answers that the name exists, without a record of the type asked for.
+func answerWithNothing(*dns.Msg) bool { return true }
 
-// silent does not answer at all.
-func silent(*dns.Msg) bool { return false }
+// neverAnswer gives no answer.
+func neverAnswer(*dns.Msg) bool { return false }

@@ -4,7 +4,8 @@ IMG ?= ghcr.io/external-backend/operator:$(VERSION)
 PLATFORMS ?= linux/amd64 linux/arm64
 CONTAINER_TOOL ?= docker
 
-# Handed on: to `go test`, to every fuzz target, to the benchmarks' choice, to the manager under `make run`.
+# TESTFLAGS go to `go test`, FUZZTIME to every fuzz target, RUN_ARGS to the manager under `make run`. BENCH selects
+# benchmarks.
 TESTFLAGS ?=
 FUZZTIME ?= 30s
 BENCH ?= .
@@ -14,14 +15,14 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# Two development clusters at a time are too much for a small machine, and the order of `make test` matters.
+# Two development clusters at a time are too much for a small machine, and `make test` depends on its order.
 .NOTPARALLEL:
 
-# A user's own GOFLAGS or workspace must not change what is built. Stamping from git is off because it fails in a
-# checkout that belongs to someone else; the version comes in by -ldflags.
+# A user's own GOFLAGS or workspace must not change the build. Stamping from git is off because it fails in a checkout
+# that belongs to another user; -ldflags sets the version.
 export GOFLAGS := -mod=readonly -buildvcs=false
 export GOWORK := off
-# For every command but the race detector, so that all of them share what is compiled once.
+# All commands except the race detector have the same setting, so that they share one build cache.
 export CGO_ENABLED := 0
 
 MODULES := . devcluster test test/bench/slices tools
@@ -30,7 +31,7 @@ CONTROLLER_GEN := $(TOOL) controller-gen
 KUSTOMIZE := $(TOOL) kustomize
 GOVULNCHECK := $(TOOL) govulncheck
 GOLANGCI_LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
-# Where there is no kubectl, the development cluster's does.
+# The default is the development cluster's kubectl if there is no other.
 KUBECTL ?= $(or $(shell command -v kubectl),bin/devcluster kubectl)
 OWN_KUBECTL := $(filter bin/devcluster,$(KUBECTL))
 
@@ -41,14 +42,14 @@ PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
 GENERATED := api config/crd config/rbac
 comma := ,
 
-# $(call each-module,COMMAND) runs COMMAND inside every Go module and fails at the end where it failed in any.
+# $(call each-module,COMMAND) runs COMMAND inside every Go module. It fails at the end if COMMAND failed in any of them.
 each-module = failed=; for m in $(MODULES); do echo "--- $$m: $(1)"; (cd $$m && $(1)) || failed="$$failed $$m"; done; \
 	if [ -n "$$failed" ]; then echo "failed in:$$failed" >&2; exit 1; fi
 
 ##@ Everyday
 
 .PHONY: help
-help: ## Say what there is (the default)
+help: ## List all commands (the default)
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, CONTAINER_TOOL, TESTFLAGS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
 
@@ -58,7 +59,7 @@ build: ## Build bin/manager
 	for p in $(PLUGINS); do $(GO_BUILD) -o bin/$$p ./cmd/$$p; done
 
 .PHONY: demo
-demo: packages ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it by itself
+demo: packages ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it after a minute
 	@echo 'Compiling the demonstration, which takes a minute or two the first time.'
 	@cd test && go build -trimpath -o ../bin/demo ./demo
 	@bin/demo
@@ -68,11 +69,11 @@ run: build ## Run the manager here, against kubectl's current cluster
 	bin/manager $(RUN_ARGS)
 
 .PHONY: devcluster-up
-devcluster-up: packages build bin/devcluster ## Start the development cluster, until Ctrl-C; what make run compiles is there then
+devcluster-up: packages build bin/devcluster ## Start the development cluster, until Ctrl-C, and download what make run needs
 	bin/devcluster up
 
 .PHONY: clean
-clean: ## Remove what was built here (the development cluster's binaries stay in the user's cache)
+clean: ## Remove all build results here (the development cluster's binaries stay in the user's cache)
 	rm -rf bin dist cover.out
 
 ##@ Code
@@ -100,7 +101,7 @@ lint: ## Run the linters, the import rules among them, in every module
 	$(API_LINT) run -c .golangci.api.yml ./api/v1alpha1/
 
 .PHONY: verify
-verify: generate manifests ## Fail where generated files, formatting or go.mod files are not current
+verify: generate manifests ## Fail if generated files, formatting or go.mod files are not current
 	@status=$$(git status --porcelain --untracked-files=all -- $(GENERATED)); \
 	if [ -n "$$status" ]; then \
 		printf '%s\n' 'Generated files differ from what is committed:' "$$status" >&2; git --no-pager diff -- $(GENERATED); exit 1; \
@@ -118,7 +119,7 @@ vulncheck: ## Look for known vulnerabilities in every module (asks vuln.go.dev)
 RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
 
 .PHONY: test
-test: packages bin/devcluster ## Run every test there is, under the race detector (root)
+test: packages bin/devcluster ## Run all tests, under the race detector (root)
 	hack/debian-packages.sh gcc libc6-dev nginx redis-server
 	bin/devcluster build
 	$(MAKE) test-unit
@@ -132,16 +133,16 @@ test-unit: ## Run the tests that need no cluster and no root
 	cd test && $(RACE) ./admission
 
 .PHONY: bench
-bench: ## Run all benchmarks; BENCH=regexp chooses among those beside the code they measure
+bench: ## Run all benchmarks; BENCH=regexp runs only the Go benchmarks that match
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-probes bench-scale bench-names bench-siblings)
 
 .PHONY: bench-slices
-bench-slices: ## Lead the slice planner and upstream's reconciler through the same traces, some ten minutes
+bench-slices: ## Run the slice planner and upstream's reconciler on the same traces, some ten minutes
 	cd test/bench/slices && go run .
 
 .PHONY: bench-probes
-bench-probes: packages ## Measure the prober beside HAProxy's checks over veth, some twelve minutes (root)
+bench-probes: packages ## Compare the prober with HAProxy's checks over veth, some twelve minutes (root)
 	hack/debian-packages.sh haproxy
 	cd test && go build -trimpath -o ../bin/probes ./bench/probes
 	bin/probes
@@ -152,7 +153,7 @@ bench-scale: packages ## Measure 110,000 endpoints on a development cluster, som
 	bin/scale
 
 .PHONY: bench-names
-bench-names: packages ## Change DNS records on a development cluster until they are published, some five minutes (root)
+bench-names: packages ## Measure on a development cluster how soon changed DNS records are published, some five minutes (root)
 	cd test && go build -trimpath -o ../bin/names ./bench/names
 	bin/names
 
@@ -170,7 +171,7 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	done
 
 .PHONY: packages
-packages: ## Install the Debian packages that the development cluster needs, where they are missing (root)
+packages: ## Install missing Debian packages that the development cluster needs (root)
 	hack/debian-packages.sh
 
 .PHONY: bin/devcluster
@@ -192,7 +193,7 @@ deploy: $(OWN_KUBECTL) build-installer ## Install CRDs, roles and the manager wi
 	$(KUBECTL) apply --server-side -f dist/install.yaml
 
 .PHONY: undeploy
-undeploy: $(OWN_KUBECTL) ## Remove all that deploy installed: the manager first, so that it sees no policy go
+undeploy: $(OWN_KUBECTL) ## Remove everything that deploy installed: the manager first, so that it does not see policies disappear
 	$(KUBECTL) delete deployment -n external-backend-system external-backend-controller-manager --cascade=foreground --ignore-not-found
 	$(KUBECTL) delete --ignore-not-found -k config/default
 
@@ -213,7 +214,7 @@ docker-push: ## Push the image IMG
 	$(CONTAINER_TOOL) push $(IMG)
 
 .PHONY: docker-buildx
-docker-buildx: ## Build the image IMG for all PLATFORMS and push it, by a builder of docker's of its own
+docker-buildx: ## Build the image IMG for all PLATFORMS and push it, with a docker builder of its own
 	$(CONTAINER_TOOL) buildx inspect external-backend >/dev/null 2>&1 || $(CONTAINER_TOOL) buildx create --name external-backend
 	$(CONTAINER_TOOL) buildx build --builder external-backend --platform $(subst $() ,$(comma),$(strip $(PLATFORMS))) --build-arg VERSION=$(VERSION) --tag $(IMG) --push .
 

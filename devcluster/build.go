@@ -29,7 +29,8 @@ const (
 
 // corednsPlugins are those a cluster or an authority needs; the stock CoreDNS drags in the SDKs of
 // several clouds.
-var corednsPlugins = []string{"cache", "errors", "erratic", "file", "forward", "kubernetes", "log", "ready", "template", "tls"}
+var corednsPlugins = []string{"cache", "errors", "erratic", "file", "forward",
+	"kubernetes", "log", "ready", "template", "tls"}
 
 // envtestBinaries are what KUBEBUILDER_ASSETS holds by custom, and what Assets promises.
 var envtestBinaries = []string{"etcd", "kube-apiserver", "kubectl"}
@@ -66,9 +67,12 @@ func products(kubernetes string) []product {
 		mains[name] = "k8s.io/kubernetes/cmd/" + name
 	}
 	return []product{
-		{name: "etcd", module: "go.etcd.io/etcd/server/v3", version: etcdVersion, mains: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"}},
-		{name: "coredns", module: "github.com/coredns/coredns", version: corednsVersion, mains: map[string]string{"coredns": "."}, source: main.String()},
-		{name: "kubernetes", module: "k8s.io/kubernetes", version: kubernetes, staging: "v0" + strings.TrimPrefix(kubernetes, "v1"), mains: mains, ldflags: stamp.String()},
+		{name: "etcd", module: "go.etcd.io/etcd/server/v3", version: etcdVersion,
+			mains: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"}},
+		{name: "coredns", module: "github.com/coredns/coredns", version: corednsVersion,
+			mains: map[string]string{"coredns": "."}, source: main.String()},
+		{name: "kubernetes", module: "k8s.io/kubernetes", version: kubernetes, mains: mains, ldflags: stamp.String(),
+			staging: "v0" + strings.TrimPrefix(kubernetes, "v1")},
 	}
 }
 
@@ -76,7 +80,8 @@ func products(kubernetes string) []product {
 // and recipe, so nothing in it is ever stale.
 func binDir(cache, kubernetes string) string {
 	recipe := sha256.Sum256(fmt.Append(nil, products(kubernetes)))
-	return filepath.Join(cache, fmt.Sprintf("kubernetes-%s-%s-%s-%x", kubernetes, runtime.GOOS, runtime.GOARCH, recipe[:4]))
+	name := fmt.Sprintf("kubernetes-%s-%s-%s-%x", kubernetes, runtime.GOOS, runtime.GOARCH, recipe[:4])
+	return filepath.Join(cache, name)
 }
 
 // Ensure builds what is not built yet for the given Kubernetes versions (none: the selected one),
@@ -237,7 +242,8 @@ func (p product) build(ctx context.Context, progress io.Writer, cache, bin strin
 	}
 	title := fmt.Sprintf("devcluster: %s %s: %s", p.name, p.version, strings.Join(names, ", "))
 	report := newCounter(progress, title, bytes.Count(deps, []byte("\n")))
-	_, err = goTool(ctx, scratch, report, append([]string{"build", "-v", "-trimpath", "-ldflags=-s -w" + p.ldflags, "-o", out}, packages...)...)
+	args := []string{"build", "-v", "-trimpath", "-ldflags=-s -w" + p.ldflags, "-o", out}
+	_, err = goTool(ctx, scratch, report, append(args, packages...)...)
 	report.close()
 	if err != nil {
 		return err
@@ -351,7 +357,8 @@ type counter struct {
 func newCounter(progress io.Writer, title string, total int) *counter {
 	c := &counter{title: title, total: total, begin: time.Now(), stop: make(chan struct{})}
 	report := func(what string) {
-		fmt.Fprintf(progress, "%s: %s, %d of up to %d packages, %v\n", c.title, what, c.lines.Load(), c.total, time.Since(c.begin).Round(time.Second))
+		fmt.Fprintf(progress, "%s: %s, %d of up to %d packages, %v\n", c.title, what, c.lines.Load(), c.total,
+			time.Since(c.begin).Round(time.Second))
 	}
 	c.done.Go(func() {
 		every := time.NewTicker(10 * time.Second)

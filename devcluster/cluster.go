@@ -81,7 +81,8 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if _, err := lookTool("iptables"); options.ProxyMode == "iptables" && err != nil {
 		return nil, errors.New("devcluster: missing Debian package, install it with: apt-get install iptables")
 	}
-	c := &Cluster{options: options, Bin: filepath.Dir(binaries["kubectl"]), binaries: binaries, running: map[Component]*process{}}
+	c := &Cluster{options: options, Bin: filepath.Dir(binaries["kubectl"]),
+		binaries: binaries, running: map[Component]*process{}}
 	if c.Network, err = OpenNetwork(); err != nil {
 		return nil, err
 	}

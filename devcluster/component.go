@@ -67,7 +67,8 @@ func (c *Cluster) command(component Component) *exec.Cmd {
 		return exec.Command(binary, c.apiServerArgs()...)
 	case ControllerManager:
 		kubeconfig := c.file("system:kube-controller-manager.kubeconfig")
-		return exec.Command(binary, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+		return exec.Command(binary, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig,
+			"--authorization-kubeconfig="+kubeconfig,
 			"--controllers="+strings.Join(controllers, ","), "--leader-elect=false", "--bind-address=127.0.0.1",
 			"--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"), "--kube-api-qps=300", "--kube-api-burst=600",
 			fmt.Sprintf("--service-cluster-ip-range=%s,%s", ServiceCIDR4, ServiceCIDR6))
@@ -80,8 +81,10 @@ func (c *Cluster) command(component Component) *exec.Cmd {
 
 func (c *Cluster) apiServerArgs() []string {
 	args := []string{
-		"--etcd-servers=" + EtcdURL, "--bind-address=::", fmt.Sprint("--secure-port=", apiPort), "--advertise-address=" + Outer4.String(),
-		"--client-ca-file=" + c.file("ca.crt"), "--tls-cert-file=" + c.file("server.crt"), "--tls-private-key-file=" + c.file("server.key"),
+		"--etcd-servers=" + EtcdURL, "--bind-address=::", fmt.Sprint("--secure-port=", apiPort),
+		"--advertise-address=" + Outer4.String(),
+		"--client-ca-file=" + c.file("ca.crt"),
+		"--tls-cert-file=" + c.file("server.crt"), "--tls-private-key-file=" + c.file("server.key"),
 		"--service-account-issuer=" + issuer, "--service-account-signing-key-file=" + c.file("token.key"),
 		"--service-account-key-file=" + c.file("token.key"), "--authorization-mode=RBAC",
 		fmt.Sprintf("--service-cluster-ip-range=%s,%s", ServiceCIDR4, ServiceCIDR6),
@@ -141,7 +144,8 @@ func nodeObject() any {
 			"kubernetes.io/hostname": NodeName, "kubernetes.io/os": "linux", "topology.kubernetes.io/zone": NodeZone}},
 		"spec": map[string]any{"podCIDR": PodCIDR4, "podCIDRs": []any{PodCIDR4, PodCIDR6}},
 		"status": map[string]any{"addresses": addresses, "conditions": []any{
-			map[string]any{"type": "Ready", "status": "True", "reason": "Devcluster", "message": "there is no kubelet to say otherwise"}}},
+			map[string]any{"type": "Ready", "status": "True", "reason": "Devcluster",
+				"message": "there is no kubelet to say otherwise"}}},
 	}
 }
 

@@ -42,7 +42,8 @@ func (ns *Namespace) StartDNS(ctx context.Context, zones map[string]string, core
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := s.process.await(ctx, func(ctx context.Context) error { return probe(ctx, ns.client(), readyURL) }); err != nil {
+	ready := func(ctx context.Context) error { return probe(ctx, ns.client(), readyURL) }
+	if err := s.process.await(ctx, ready); err != nil {
 		return nil, errors.Join(fmt.Errorf("devcluster: nameserver in %s: %w", ns.name, err), s.Close())
 	}
 	return s, nil

@@ -18,7 +18,8 @@ import (
 // A program passes through three stages, each a process of its own:
 //
 //	outer   as the user started it; waits, forwards signals, exits as the program inside does
-//	init    PID 1 of the namespaces: mounts what is private, starts the program, reaps orphans; when it dies, all die
+//	init    PID 1 of the namespaces: mounts what is private, starts the program, reaps orphans;
+//	        when it dies, all die
 //	inside  the program proper
 //
 // A pipe from outer to init carries the forwarded signals, one byte each; its end means that outer

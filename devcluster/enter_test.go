@@ -87,7 +87,8 @@ func look(t *testing.T) state {
 		}
 	}
 	s["namespaces"] = fmt.Sprint(slices.Sorted(maps.Keys(namespaces)))
-	for _, dir := range []string{os.Getenv("TMPDIR"), os.Getenv("DEVCLUSTER_CACHE"), filepath.Join(os.Getenv("DEVCLUSTER_CACHE"), "run")} {
+	for _, dir := range []string{os.Getenv("TMPDIR"), os.Getenv("DEVCLUSTER_CACHE"),
+		filepath.Join(os.Getenv("DEVCLUSTER_CACHE"), "run")} {
 		s["files in "+dir] = fmt.Sprint(glob(t, filepath.Join(dir, "*")))
 	}
 	return s

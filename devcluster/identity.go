@@ -80,7 +80,9 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 
 // signCertificate fills in what is the same in all our certificates; a cluster lives for hours at
 // most.
-func signCertificate(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) ([]byte, error) {
+func signCertificate(
+	template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer,
+) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, err
@@ -109,7 +111,8 @@ func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) 
 // more.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
 	var answer struct{ Status struct{ Token string } }
-	err := c.request(ctx, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+name+"/token", map[string]any{
+	path := "/api/v1/namespaces/" + namespace + "/serviceaccounts/" + name + "/token"
+	err := c.request(ctx, http.MethodPost, path, map[string]any{
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": map[string]any{"expirationSeconds": 24 * 3600},
 	}, &answer)
 	if err != nil {
@@ -122,9 +125,11 @@ func (c *Cluster) writeKubeconfig(name string, user map[string]any) (string, err
 	// JSON is YAML, and encodes []byte as kubeconfigs want it.
 	text, err := json.MarshalIndent(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "devcluster",
-		"clusters": []any{map[string]any{"name": "devcluster", "cluster": map[string]any{"server": c.server(), "certificate-authority-data": c.ca.pem}}},
-		"users":    []any{map[string]any{"name": name, "user": user}},
-		"contexts": []any{map[string]any{"name": "devcluster", "context": map[string]any{"cluster": "devcluster", "user": name}}},
+		"clusters": []any{map[string]any{"name": "devcluster",
+			"cluster": map[string]any{"server": c.server(), "certificate-authority-data": c.ca.pem}}},
+		"users": []any{map[string]any{"name": name, "user": user}},
+		"contexts": []any{map[string]any{"name": "devcluster",
+			"context": map[string]any{"cluster": "devcluster", "user": name}}},
 	}, "", "  ")
 	if err != nil {
 		return "", err

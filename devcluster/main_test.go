@@ -254,7 +254,8 @@ func TestControlPlane(t *testing.T) {
 			ObjectRef struct{ Resource, Name string }
 		}
 		return json.Unmarshal([]byte(line), &event) == nil && event.Verb == "get" &&
-			event.User.Username == "system:serviceaccount:default:reader" && event.ObjectRef.Resource == "services" && event.ObjectRef.Name == "kubernetes"
+			event.User.Username == "system:serviceaccount:default:reader" && event.ObjectRef.Resource == "services" &&
+			event.ObjectRef.Name == "kubernetes"
 	}) {
 		t.Errorf("the audit log of %d requests lacks the ServiceAccount's", len(requests))
 	}
@@ -280,7 +281,8 @@ func TestNameserver(t *testing.T) {
 	if got, err := lookup("db.example.com."); err != nil || !slices.Equal(got, []string{"192.0.2.1"}) {
 		t.Errorf("at first: %v, %v", got, err)
 	}
-	if err := s.SetZone(t.Context(), "example.com", "db A 192.0.2.2\n   AAAA 2001:db8::2\n_x._tcp SRV 1 2 5432 db"); err != nil {
+	if err := s.SetZone(t.Context(), "example.com",
+		"db A 192.0.2.2\n   AAAA 2001:db8::2\n_x._tcp SRV 1 2 5432 db"); err != nil {
 		t.Fatal(err)
 	}
 	got, err := lookup("db.example.com.")

@@ -111,7 +111,8 @@ func (n *Network) Close() error {
 // tuneNetns sets up the calling thread's network namespace: addresses are usable at once and
 // independent of each other, and no neighbour's redirect replaces the routes made here.
 func tuneNetns() error {
-	settings := []string{"ipv6/conf/all/disable_ipv6=0", "ipv6/conf/default/disable_ipv6=0", "ipv6/conf/default/accept_dad=0"}
+	settings := []string{"ipv6/conf/all/disable_ipv6=0",
+		"ipv6/conf/default/disable_ipv6=0", "ipv6/conf/default/accept_dad=0"}
 	for _, conf := range []string{"all", "default"} {
 		settings = append(settings, "ipv4/conf/"+conf+"/send_redirects=0", "ipv4/conf/"+conf+"/accept_redirects=0",
 			"ipv4/conf/"+conf+"/promote_secondaries=1", "ipv6/conf/"+conf+"/accept_redirects=0", "ipv6/conf/"+conf+"/accept_ra=0")
@@ -188,7 +189,8 @@ func (ns *Namespace) create() error {
 		return err
 	}
 	// The kernel numbers our end of the link: several programs may add namespaces.
-	if err := runTool("", "ip", "link", "add", "up", "master", bridge, "type", "veth", "peer", "name", "eth0", "netns", ns.path); err != nil {
+	if err := runTool("", "ip", "link", "add", "up", "master", bridge, "type", "veth", "peer", "name",
+		"eth0", "netns", ns.path); err != nil {
 		return err
 	}
 	return ns.tool("link set lo up\nlink set eth0 up\n", "ip", "-batch", "-")

@@ -349,7 +349,8 @@ func TestGuideTellsTheDefaults(t *testing.T) {
 	table, _, _ = strings.Cut(table, "\n## ")
 	want := map[string]string{}
 	for name, value := range defaults() {
-		want[strings.Replace(strings.Replace(name, "externalbackends ", "", 1), "externalbackendpolicies ", "policy ", 1)] = value
+		name = strings.Replace(name, "externalbackends ", "", 1)
+		want[strings.Replace(name, "externalbackendpolicies ", "policy ", 1)] = value
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]*)` \\|$").FindAllStringSubmatch(table, -1) {
 		if value, ok := want[row[1]]; !ok || value != strings.Trim(row[2], `"`) {

@@ -134,10 +134,12 @@ func (c *compiler) selector(s *metav1.LabelSelector) (selector labels.Selector, 
 		selector = selector.Add(requirements...)
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		add(metav1.LabelSelector{MatchLabels: map[string]string{k: s.MatchLabels[k]}}, "spec.namespaceSelector.matchLabels[%s]", k)
+		add(metav1.LabelSelector{MatchLabels: map[string]string{k: s.MatchLabels[k]}},
+			"spec.namespaceSelector.matchLabels[%s]", k)
 	}
 	for i, e := range s.MatchExpressions {
-		add(metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}}, "spec.namespaceSelector.matchExpressions[%d]", i)
+		add(metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}},
+			"spec.namespaceSelector.matchExpressions[%d]", i)
 	}
 	return selector, ok
 }
@@ -177,12 +179,8 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 		}
 	}
 	for j, text := range r.CIDRs {
-		if prefix, err := netip.ParsePrefix(text); err != nil {
-			c.problem("not a CIDR", "spec.allow[%d].cidrs[%d]", i, j)
-		} else if prefix.Addr().Is4In6() {
-			c.problem("a CIDR of IPv4-mapped addresses", "spec.allow[%d].cidrs[%d]", i, j)
-		} else if prefix != prefix.Masked() {
-			c.problem("a CIDR with bits beyond its prefix length", "spec.allow[%d].cidrs[%d]", i, j)
+		if prefix, problem := parseCIDR(text); problem != "" {
+			c.problem(problem, "spec.allow[%d].cidrs[%d]", i, j)
 		} else {
 			c.cidrs = append(c.cidrs, claim{prefix, id})
 		}
@@ -200,6 +198,20 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 			c.problem("no range of ports", "spec.allow[%d].ports[%d]", i, j)
 		}
 	}
+}
+
+// parseCIDR reads a prefix. problem says why it can't be used; "" if it can.
+func parseCIDR(text string) (prefix netip.Prefix, problem string) {
+	prefix, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return prefix, "not a CIDR"
+	case prefix.Addr().Is4In6():
+		return prefix, "a CIDR of IPv4-mapped addresses"
+	case prefix != prefix.Masked():
+		return prefix, "a CIDR with bits beyond its prefix length"
+	}
+	return prefix, ""
 }
 
 // allowNameservers reads the nameservers of a policy, which cover no target.

@@ -150,13 +150,15 @@ func (s *Set) For(namespaceLabels map[string]string) *View {
 // for a literal; ports are all its target and probe ports. The dialler asks the
 // same question with the one port it is about to dial.
 func (v *View) Target(name string, a netip.Addr, ports ...Port) Decision {
-	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.names.at(name), ports: ports})
+	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress),
+		names: v.set.names.at(name), ports: ports})
 }
 
 // Unnamed decides about an address of which nobody remembers whether a name led
 // to it, and which: no name could allow a refused one.
 func (v *View) Unnamed(a netip.Addr, ports ...Port) Decision {
-	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.targets, ports: ports})
+	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress),
+		names: v.set.targets, ports: ports})
 }
 
 // Lookup decides whether a name needs to be resolved at all: no rule could allow

@@ -25,7 +25,8 @@ func TestDescribe(t *testing.T) {
 	wantComponents := []component{
 		{Type: "library", Ref: "pkg:golang/std@1.26.8", Name: "std", Version: "1.26.8", PURL: "pkg:golang/std@1.26.8"},
 		{
-			Type: "library", Ref: "pkg:golang/example.com/old@v2.0.0%2Bincompatible", Name: "example.com/old", Version: "v2.0.0+incompatible",
+			Type: "library", Ref: "pkg:golang/example.com/old@v2.0.0%2Bincompatible",
+			Name: "example.com/old", Version: "v2.0.0+incompatible",
 			PURL:   "pkg:golang/example.com/old@v2.0.0%2Bincompatible",
 			Hashes: []hash{{Algorithm: "SHA-256", Content: "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"}},
 		},

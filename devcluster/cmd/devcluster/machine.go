@@ -40,11 +40,12 @@ func (s server) start(ctx context.Context, ns *devcluster.Namespace, out io.Writ
 
 // serveHTTP answers every request with the machine's name.
 func serveHTTP(listener net.Listener, name string, status int, out io.Writer) {
-	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := &http.Server{ReadHeaderTimeout: 10 * time.Second}
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(out, "%s %s from %s: %d\n", r.Method, r.URL.Path, r.RemoteAddr, status)
 		w.WriteHeader(status)
 		fmt.Fprintln(w, name)
-	})}
+	})
 	_ = s.Serve(listener) // ends with the listener
 }
 

@@ -25,13 +25,16 @@ const usage = `Usage: devcluster COMMAND
 
 In the shell of a cluster that is up (by the line that up prints), each until Ctrl-C:
 
-  machine FLAGS NAME ADDRESS...   run a machine outside of the cluster, at addresses of 203.0.113.0/24 or 2001:db8:113::/64:
-                                  --http PORT answers requests with 200, --failing PORT with 503, --tcp PORT accepts connections
-  zone ORIGIN FILE                serve the records in FILE (such as: db 5 A 203.0.113.10), again whenever they change,
-                                  as the zone ORIGIN (such as example.com) that the cluster's DNS knows
+    machine FLAGS NAME ADDRESS...   run a machine outside of the cluster, at addresses of
+                                  203.0.113.0/24 or 2001:db8:113::/64: --http PORT answers requests
+                                  with 200, --failing PORT with 503, --tcp PORT accepts connections
+  zone ORIGIN FILE                serve the records in FILE (such as: db 5 A 203.0.113.10), again
+                                  whenever they change, as the zone ORIGIN (such as example.com)
+                                  that the cluster's DNS knows
 
-DEVCLUSTER_KUBERNETES chooses the version (default ` + devcluster.DefaultKubernetes + `), DEVCLUSTER_PROXY_MODE kube-proxy's mode (nftables or
-iptables), DEVCLUSTER_CACHE the directory for the binaries, DEVCLUSTER_LOGS one for logs that are to outlive the cluster.
+DEVCLUSTER_KUBERNETES chooses the version (default ` + devcluster.DefaultKubernetes + `), DEVCLUSTER_PROXY_MODE
+kube-proxy's mode (nftables or iptables), DEVCLUSTER_CACHE the directory for the binaries,
+DEVCLUSTER_LOGS one for logs that are to outlive the cluster.
 `
 
 // endings are the signals that ask the program to end.
@@ -94,7 +97,8 @@ func withCluster(ctx context.Context, f func(context.Context, *devcluster.Cluste
 	if err != nil {
 		return 1, err
 	}
-	if err := errors.Join(os.Setenv("KUBECONFIG", c.Kubeconfig), os.Setenv("PATH", path+":"+os.Getenv("PATH"))); err != nil {
+	err = errors.Join(os.Setenv("KUBECONFIG", c.Kubeconfig), os.Setenv("PATH", path+":"+os.Getenv("PATH")))
+	if err != nil {
 		return 1, err
 	}
 	return f(ctx, c)

@@ -125,7 +125,9 @@ func TestMachine(t *testing.T) {
 
 func TestMachineArguments(t *testing.T) {
 	for _, args := range []string{
-		"", "web-1 203.0.113.10", "--http 8080 web-1", "--http 65536 web-1 203.0.113.10", "--http x web-1 203.0.113.10", "--udp 1 web-1 203.0.113.10"} {
+		"", "web-1 203.0.113.10", "--http 8080 web-1", "--http 65536 web-1 203.0.113.10",
+		"--http x web-1 203.0.113.10", "--udp 1 web-1 203.0.113.10",
+	} {
 		if servers, name, addresses, err := parseMachine(strings.Fields(args)); err == nil {
 			t.Errorf("machine %s is %v on %s at %v", args, servers, name, addresses)
 		}

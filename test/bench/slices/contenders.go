@@ -70,10 +70,9 @@ func (o *ours) prepare(s state) {
 	for i, b := range s {
 		// Upstream names the node of every endpoint, so we do too.
 		o.desired[i] = planner.Endpoint{
-			Target: cmp.Or(
-				b.zone,
-				"pool",
-			), Addr: address(b.id), Ports: o.ports, Zone: b.zone, NodeName: "node-" + b.zone, Ready: b.ready, Serving: b.ready, Healthy: b.ready,
+			Target: cmp.Or(b.zone, "pool"), Addr: address(b.id), Ports: o.ports,
+			Zone: b.zone, NodeName: "node-" + b.zone,
+			Ready: b.ready, Serving: b.ready, Healthy: b.ready,
 		}
 	}
 }

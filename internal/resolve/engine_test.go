@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fakeDNS is an asker whose answers the test scripts by name and type.
+// fakeDNS is an asker whose replies a test sets by name and type.
 type fakeDNS struct {
 	mu    sync.Mutex
 	zone  map[string]func(ctx context.Context, server netip.AddrPort) (answer, error)
@@ -107,8 +107,10 @@ type harness struct {
 	notified map[types.NamespacedName]int
 }
 
-var owner1 = types.NamespacedName{Namespace: "shop", Name: "one"}
-var owner2 = types.NamespacedName{Namespace: "shop", Name: "two"}
+var (
+	owner1 = types.NamespacedName{Namespace: "shop", Name: "one"}
+	owner2 = types.NamespacedName{Namespace: "shop", Name: "two"}
+)
 
 func defaultConfig() Config {
 	return Config{
@@ -130,7 +132,7 @@ func inBubble(t *testing.T, test func(h *harness)) {
 	})
 }
 
-// start starts the engine; the test's end stops it and waits.
+// start starts the engine. The end of the test stops it and waits.
 func (h *harness) start() {
 	ctx, cancel := context.WithCancel(h.Context())
 	done := make(chan error, 1)
@@ -144,7 +146,7 @@ func (h *harness) start() {
 	synctest.Wait()
 }
 
-// pass lets time pass and all that it causes happen.
+// pass lets time pass, and waits until all that it causes has happened.
 func (h *harness) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -184,7 +186,7 @@ func (h *harness) want(o types.NamespacedName, q Wanted, want Answer) {
 	}
 }
 
-// bubbleStart is where synctest's clocks begin.
+// bubbleStart is where the clocks of synctest begin.
 var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func current(ips ...string) Answer { return Answer{Status: Current, Addrs: addrs(ips...)} }
@@ -195,7 +197,8 @@ func stale(cause string, ips ...string) Answer {
 
 func failed(reason, cause string) Answer { return Answer{Status: Failed, Reason: reason, Cause: cause} }
 
-func TestResolvesByTTL(t *testing.T) {
+// An answer is asked for again when 81 to 90 % of its TTL are over, and only a change is notified.
+func TestAnswersAreRefreshedBeforeTheirTTLEnds(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4|IPv6)
 		h.dns.set("db.example.com A", records(100*time.Second, "192.0.2.2", "192.0.2.1"))

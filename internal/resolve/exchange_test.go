@@ -33,8 +33,8 @@ type script func(q *dns.Msg, stream bool) [][]byte
 // one port.
 type scripted struct {
 	addr  netip.AddrPort
-	conns atomic.Int32 // streams accepted
-	oneBy bool         // streams are closed after one answer
+	conns atomic.Int32 // accepted
+	oneBy bool         // a connection is closed after one answer
 
 	script script
 	udp    *net.UDPConn
@@ -55,7 +55,7 @@ func serve(t testing.TB, config *tls.Config, s script) *scripted {
 		srv.addr = l.Addr().(*net.TCPAddr).AddrPort()
 		srv.stream = l
 		if srv.udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(srv.addr)); err != nil {
-			l.Close() // the port is taken on the other side: the next one
+			l.Close() // the port is taken for UDP: try another one
 		}
 	}
 	if config != nil {
@@ -165,7 +165,8 @@ func one(raw []byte) [][]byte { return [][]byte{raw} }
 
 const recordA = "a.example.com. 30 A 192.0.2.1"
 
-func TestScriptedServers(t *testing.T) {
+// Whatever a server replies, a lookup ends with the records that answer its query, or with a cause.
+func TestLookupHandlesEveryReply(t *testing.T) {
 	var first atomic.Bool
 	for _, c := range []struct {
 		desc      string
@@ -204,7 +205,8 @@ func TestScriptedServers(t *testing.T) {
 			}
 			return one(answerTo(t, q, 0, recordA, "a.example.com. 30 A 192.0.2.2"))
 		}, "192.0.2.1 192.0.2.2"},
-		{"truncated over TCP, too", UDP, func(q *dns.Msg, _ bool) [][]byte { return one(truncatedAnswer(t, q)) }, "truncated answer"},
+		{"truncated over TCP, too", UDP, func(q *dns.Msg, _ bool) [][]byte { return one(truncatedAnswer(t, q)) },
+			"truncated answer"},
 		{"the largest answer", UDP, func(q *dns.Msg, stream bool) [][]byte {
 			if !stream {
 				return one(truncatedAnswer(t, q))
@@ -229,8 +231,11 @@ func TestScriptedServers(t *testing.T) {
 			return one(raw)
 		}, "malformed answer"},
 		{"nothing, over TCP", TCP, func(*dns.Msg, bool) [][]byte { return one(nil) }, "malformed answer"},
-		{"garbage behind the header", UDP, func(q *dns.Msg, _ bool) [][]byte { return one(append(answerTo(t, q, 0, recordA), 7)) }, "malformed answer"},
-		{"another name", UDP, func(q *dns.Msg, _ bool) [][]byte { return one(answerTo(t, q, 0, "b.example.com. 30 A 192.0.2.66")) }, "malformed answer"},
+		{"garbage behind the header", UDP,
+			func(q *dns.Msg, _ bool) [][]byte { return one(append(answerTo(t, q, 0, recordA), 7)) }, "malformed answer"},
+		{"another name", UDP,
+			func(q *dns.Msg, _ bool) [][]byte { return one(answerTo(t, q, 0, "b.example.com. 30 A 192.0.2.66")) },
+			"malformed answer"},
 		{"aliases in a circle", UDP, func(q *dns.Msg, _ bool) [][]byte {
 			return one(answerTo(t, q, 0, "a.example.com. 30 CNAME b.", "b. 30 CNAME a.example.com."))
 		}, "alias loop"},
@@ -252,10 +257,8 @@ func TestScriptedServers(t *testing.T) {
 			srv := serve(t, nil, c.script)
 			x := newExchanger()
 			defer x.close()
-			r := newLookuper(
-				x,
-				"",
-			).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: c.transport}, "a.example.com", typeA)
+			up := &upstream{servers: []netip.AddrPort{srv.addr}, transport: c.transport}
+			r := newLookuper(x, "").lookup(t.Context(), up, "a.example.com", typeA)
 			if got := describeAnswer(r); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
@@ -270,11 +273,11 @@ func describeAnswer(r result) string {
 	if len(r.data) > 10 {
 		return fmt.Sprint(len(r.data), " records")
 	}
-	return strings.TrimSuffix(told(answer{data: r.data}, nil), " ttl 0")
+	return strings.TrimSuffix(inOneLine(answer{data: r.data}, nil), " ttl 0")
 }
 
-// What never comes to a right answer ends with the context, and names what came instead.
-func TestWaitEndsWithTheContext(t *testing.T) {
+// A query without a right answer ends with its context, and the error names what came instead.
+func TestQueryEndsWithItsContext(t *testing.T) {
 	for _, c := range []struct {
 		desc      string
 		transport Transport
@@ -299,15 +302,14 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+// Where no server listens, the cause is the refused connection.
+func TestClosedPortRefusesTheConnection(t *testing.T) {
 	srv := serve(t, nil, nil)
 	srv.close()
 	for _, transport := range []Transport{UDP, TCP, TLS} {
 		x := newExchanger()
-		r := newLookuper(
-			x,
-			"",
-		).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: transport}, "a.example.com", typeA)
+		up := &upstream{servers: []netip.AddrPort{srv.addr}, transport: transport}
+		r := newLookuper(x, "").lookup(t.Context(), up, "a.example.com", typeA)
 		if r.cause != "connection refused" {
 			t.Errorf("%s: %q", transport, r.cause)
 		}
@@ -315,14 +317,13 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-func TestNameThatCannotBeAsked(t *testing.T) {
+// A name that does not fit into a query reaches no server.
+func TestInvalidNameIsNotAsked(t *testing.T) {
 	x := newExchanger()
 	defer x.close()
 	srv := serve(t, nil, func(q *dns.Msg, _ bool) [][]byte { t.Errorf("asked %v", q); return nil })
-	r := newLookuper(
-		x,
-		"",
-	).lookup(t.Context(), &upstream{servers: []netip.AddrPort{srv.addr}, transport: UDP}, strings.Repeat("x", 64)+".example.com", typeA)
+	up := &upstream{servers: []netip.AddrPort{srv.addr}, transport: UDP}
+	r := newLookuper(x, "").lookup(t.Context(), up, strings.Repeat("x", 64)+".example.com", typeA)
 	if r.cause != errInvalidName.Error() {
 		t.Errorf("%q", r.cause)
 	}
@@ -352,7 +353,8 @@ func certificate(t *testing.T) (server tls.Certificate, roots *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
 
-func TestTLS(t *testing.T) {
+// Over TLS, the certificate must be valid for the configured name, or else for the address.
+func TestServerCertificateIsVerified(t *testing.T) {
 	cert, roots := certificate(t)
 	secure := serve(t, &tls.Config{Certificates: []tls.Certificate{cert}}, func(q *dns.Msg, stream bool) [][]byte {
 		if !stream {
@@ -381,7 +383,8 @@ func TestTLS(t *testing.T) {
 	}{
 		{"by name", secure.addr, &tls.Config{RootCAs: roots, ServerName: "dns.example.com"}, "192.0.2.1"},
 		{"by address", secure.addr, &tls.Config{RootCAs: roots}, "192.0.2.1"},
-		{"another name", secure.addr, &tls.Config{RootCAs: roots, ServerName: "other.example.com"}, "TLS verification failed"},
+		{"another name", secure.addr, &tls.Config{RootCAs: roots, ServerName: "other.example.com"},
+			"TLS verification failed"},
 		{"unknown authority", secure.addr, nil, "TLS verification failed"},
 		{"no TLS", plain.Addr().(*net.TCPAddr).AddrPort(), &tls.Config{RootCAs: roots}, "TLS handshake failed"},
 	} {
@@ -396,7 +399,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestStreamsAreUsedAgain(t *testing.T) {
+// A connection serves many queries, unless the server closes it.
+func TestConnectionsAreReused(t *testing.T) {
 	for _, oneBy := range []bool{false, true} {
 		srv := serve(t, nil, func(q *dns.Msg, _ bool) [][]byte { return one(answerTo(t, q, 0, recordA)) })
 		srv.oneBy = oneBy
@@ -421,8 +425,8 @@ func TestStreamsAreUsedAgain(t *testing.T) {
 	}
 }
 
-// Parallel queries leave no more than so many connections open.
-func TestIdleStreamsAreBounded(t *testing.T) {
+// Parallel queries leave at most maxIdleConns idle connections.
+func TestIdleConnectionsAreBounded(t *testing.T) {
 	const queries = 3 * maxIdleConns
 	var together sync.WaitGroup
 	together.Add(queries)
@@ -448,9 +452,8 @@ func TestIdleStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// The engine over real sockets: it follows a change, and leaves no goroutine and no connection
-// behind.
-func TestEngineOverSockets(t *testing.T) {
+// Over real sockets, the engine follows a change and leaves no goroutine and no connection behind.
+func TestEngineWorksOverSockets(t *testing.T) {
 	cert, roots := certificate(t)
 	var ip atomic.Value
 	ip.Store("192.0.2.1")
@@ -472,9 +475,8 @@ func TestEngineOverSockets(t *testing.T) {
 	q, s := name("a.example.com", IPv4|IPv6), service("_db._tcp.example.com", IPv4)
 	cfg := Config{Nameservers: []netip.AddrPort{plainServer.addr}, MaxTTL: time.Hour, Stale: time.Hour}
 	e.Sync(owner1, cfg, []Wanted{q, s})
-	cfg.Nameservers[0], cfg.Transport, cfg.TLS, cfg.TLSIdentity = secureServer.addr, TLS, &tls.Config{
-		RootCAs: roots,
-	}, "roots"
+	cfg.Nameservers[0], cfg.Transport = secureServer.addr, TLS
+	cfg.TLS, cfg.TLSIdentity = &tls.Config{RootCAs: roots}, "roots"
 	e.Sync(owner2, cfg, []Wanted{q})
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -506,8 +508,8 @@ func TestEngineOverSockets(t *testing.T) {
 	noGoroutinesLeft(t)
 }
 
-// noGoroutinesLeft waits for the runtime to clear away what has ended, and fails where something of
-// this package goes on.
+// noGoroutinesLeft waits for the runtime to remove goroutines that have ended, and fails where one
+// of this package goes on.
 func noGoroutinesLeft(t *testing.T) {
 	t.Helper()
 	var stacks strings.Builder

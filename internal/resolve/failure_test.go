@@ -11,7 +11,7 @@ import (
 
 func broken(context.Context, netip.AddrPort) (answer, error) { return answer{}, errMalformed }
 
-// Whatever keeps an answer from coming, the last good one serves for Stale behind its TTL.
+// Whatever keeps an answer from coming, the last good one serves until it has been stale for Stale.
 func TestFailureServesTheLastGoodAnswer(t *testing.T) {
 	for cause, reply := range map[string]reply{
 		"SERVFAIL":         rcode(servFail, 0),
@@ -58,7 +58,8 @@ func TestFailureServesTheLastGoodAnswer(t *testing.T) {
 	}
 }
 
-func TestNeverResolved(t *testing.T) {
+// A name that never had a good answer fails with its first result.
+func TestNameThatNeverResolvedFails(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db, gone := name("db.example.com", IPv4), name("gone.example.com", IPv4|IPv6)
 		h.dns.set("db.example.com A", rcode(servFail, 0))
@@ -71,6 +72,7 @@ func TestNeverResolved(t *testing.T) {
 	})
 }
 
+// NXDOMAIN takes addresses away after the belief delay, and not where it passes or fails before.
 func TestNXDomainIsBelievedWhenItLasts(t *testing.T) {
 	setup := func(h *harness) Wanted {
 		db := name("db.example.com", IPv4|IPv6)
@@ -95,7 +97,7 @@ func TestNXDomainIsBelievedWhenItLasts(t *testing.T) {
 			if n := h.notifications(owner1); n != 1 {
 				t.Errorf("%d notifications", n)
 			}
-			// Once believed it stays so, whatever fails after.
+			// A denial that was believed stays believed, whatever fails afterwards.
 			h.dns.set("db.example.com A", rcode(servFail, 0))
 			h.dns.set("db.example.com AAAA", rcode(servFail, 0))
 			h.pass(time.Minute)
@@ -127,9 +129,10 @@ func TestNXDomainIsBelievedWhenItLasts(t *testing.T) {
 	})
 }
 
-// A denial with a long TTL is asked again before it takes anything away.
-func TestDenialsAreHeardTwice(t *testing.T) {
-	for desc, denial := range map[string]reply{"NXDOMAIN": rcode(nxDomain, time.Hour), "one family empty": rcode(noError, time.Hour)} {
+// A denial with a long TTL is asked for again before it takes anything away.
+func TestDenialIsSeenTwiceBeforeItCounts(t *testing.T) {
+	denials := map[string]reply{"NXDOMAIN": rcode(nxDomain, time.Hour), "one family empty": rcode(noError, time.Hour)}
+	for desc, denial := range denials {
 		for _, minTTL := range []time.Duration{0, 5 * time.Second, 29 * time.Second, time.Minute} {
 			t.Run(fmt.Sprintf("%s, TTLs of %v at least", desc, minTTL), func(t *testing.T) {
 				inBubble(t, func(h *harness) {
@@ -158,10 +161,8 @@ func TestDenialsAreHeardTwice(t *testing.T) {
 	}
 	t.Run("after a restart", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
-			db, four := seeded(name("db.example.com", IPv4|IPv6), "192.0.2.1", "2001:db8::1"), seeded(
-				name("four.example.com", IPv4|IPv6),
-				"192.0.2.4",
-			)
+			db := seeded(name("db.example.com", IPv4|IPv6), "192.0.2.1", "2001:db8::1")
+			four := seeded(name("four.example.com", IPv4|IPv6), "192.0.2.4")
 			h.dns.set("db.example.com A", rcode(noError, time.Hour))
 			h.dns.set("db.example.com AAAA", records(time.Hour, "2001:db8::1"))
 			h.dns.set("four.example.com A", records(time.Hour, "192.0.2.4"))
@@ -172,13 +173,15 @@ func TestDenialsAreHeardTwice(t *testing.T) {
 			h.pass(time.Minute)
 			h.want(owner1, db, current("192.0.2.1", "2001:db8::1"))
 			if n := h.dns.count("four.example.com AAAA"); n != 1 {
-				t.Errorf("asked %d times for what never was", n)
+				t.Errorf("asked %d times for a family that never had addresses", n)
 			}
 		})
 	})
 }
 
-func TestOneFamilyEmpty(t *testing.T) {
+// A family without addresses leaves after the belief delay if the other family has some, and does
+// not come back.
+func TestEmptyFamilyLeavesBesideAGoodOne(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		both, six := name("db.example.com", IPv4|IPv6), name("db.example.com", IPv6)
 		h.dns.set("db.example.com A", records(10*time.Second, "192.0.2.1"))
@@ -192,9 +195,9 @@ func TestOneFamilyEmpty(t *testing.T) {
 		h.want(owner2, six, stale("empty answer", "2001:db8::1"))
 		h.pass(28 * time.Second)
 		h.want(owner1, both, current("192.0.2.1"))
-		h.want(owner2, six, stale("empty answer", "2001:db8::1")) // families that are not asked for don't count
+		h.want(owner2, six, stale("empty answer", "2001:db8::1")) // a family that is not asked for does not count
 
-		// What has left does not come back when resolution fails altogether.
+		// An address that has left does not come back when both families fail.
 		h.dns.set("db.example.com A", rcode(servFail, 0))
 		h.dns.set("db.example.com AAAA", rcode(servFail, 0))
 		h.pass(time.Minute)
@@ -203,7 +206,8 @@ func TestOneFamilyEmpty(t *testing.T) {
 	})
 }
 
-func TestOneFamilyFails(t *testing.T) {
+// A family that fails serves its last good answer beside a good family.
+func TestFailingFamilyServesStale(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4|IPv6)
 		cfg := defaultConfig()
@@ -220,8 +224,8 @@ func TestOneFamilyFails(t *testing.T) {
 	})
 }
 
-// An IPv4-only name whose server stumbles over AAAA once is not stale for it.
-func TestDenialHasItsTTL(t *testing.T) {
+// An IPv4-only name whose server fails for AAAA is current until the TTL of the last denial ends.
+func TestDenialStaysGoodForItsTTL(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4|IPv6)
 		h.dns.set("db.example.com A", records(100*time.Second, "192.0.2.1"))
@@ -236,6 +240,7 @@ func TestDenialHasItsTTL(t *testing.T) {
 	})
 }
 
+// Lookups that fail come less and less often.
 func TestFailuresBackOff(t *testing.T) {
 	for cause, reply := range map[string]reply{"refused": rcode(refused, 0), "malformed": broken, "timeout": silence} {
 		t.Run(cause, func(t *testing.T) {
@@ -257,7 +262,8 @@ func TestFailuresBackOff(t *testing.T) {
 	}
 }
 
-func TestTTLZeroNeverSpins(t *testing.T) {
+// A TTL of zero leads to one lookup per lower bound, and at most one per second.
+func TestZeroTTLKeepsTheMinimumInterval(t *testing.T) {
 	for _, c := range []struct {
 		desc    string
 		min     time.Duration
@@ -286,6 +292,7 @@ func TestTTLZeroNeverSpins(t *testing.T) {
 	}
 }
 
+// What an earlier process published serves like a last good answer until there is an answer.
 func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
 	t.Run("resolver down", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
@@ -294,7 +301,7 @@ func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
 			cfg.Stale = time.Hour
 			h.dns.set("db.example.com A", silence)
 			h.Sync(owner1, cfg, []Wanted{db})
-			h.pass(2 * time.Hour) // waiting for leadership does not count
+			h.pass(2 * time.Hour) // time before the start does not count
 			h.want(owner1, db, Answer{Status: Pending, Addrs: addrs("192.0.2.1")})
 			h.start()
 			h.want(owner1, db, Answer{Status: Pending, Addrs: addrs("192.0.2.1")})
@@ -330,7 +337,7 @@ func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
 			h.Sync(owner1, defaultConfig(), []Wanted{db})
 			h.start()
 			h.want(owner1, db, current("192.0.2.2", "192.0.2.3"))
-			h.Sync(owner1, defaultConfig(), []Wanted{db}) // a seed is no news
+			h.Sync(owner1, defaultConfig(), []Wanted{db}) // seeds of a known question are not read
 			h.want(owner1, db, current("192.0.2.2", "192.0.2.3"))
 		})
 	})
@@ -362,11 +369,8 @@ func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
 	})
 	t.Run("given twice", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
-			db, again := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.1"), seeded(
-				name("db.example.com", IPv4),
-				"192.0.2.1",
-				"192.0.2.2",
-			)
+			db := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.1")
+			again := seeded(name("db.example.com", IPv4), "192.0.2.1", "192.0.2.2")
 			again.Seed[0].Port = 5432 // a name's addresses have none
 			again.Seed = append(again.Seed, Addr{})
 			h.Sync(owner1, defaultConfig(), []Wanted{db, again})
@@ -386,7 +390,8 @@ func TestSeedServesUntilThereIsAnAnswer(t *testing.T) {
 	})
 }
 
-func TestRemovalDelay(t *testing.T) {
+// An address that good answers lack stays for the removal delay of its owner.
+func TestAbsentAddressesStayForTheRemovalDelay(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		pool, plain := name("pool.example.com", IPv4), name("pool.example.com", IPv4)
 		cfg := defaultConfig()
@@ -408,7 +413,7 @@ func TestRemovalDelay(t *testing.T) {
 		h.pass(2 * time.Second)
 		h.want(owner1, pool, current("192.0.2.1", "192.0.2.3"))
 
-		// While resolution fails nothing leaves, and delays stand still.
+		// While lookups fail, no address leaves, and removal delays stand still.
 		h.dns.set("pool.example.com A", rcode(servFail, 0))
 		h.pass(10 * time.Minute)
 		h.want(owner1, pool, stale("SERVFAIL", "192.0.2.1", "192.0.2.3"))
@@ -422,7 +427,8 @@ func TestRemovalDelay(t *testing.T) {
 	})
 }
 
-func TestShorterMaxTTLHoldsAtOnce(t *testing.T) {
+// A lower MaxTTL makes answers due that are older than it.
+func TestShorterMaxTTLAppliesAtOnce(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4)
 		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
@@ -443,7 +449,8 @@ func TestShorterMaxTTLHoldsAtOnce(t *testing.T) {
 	})
 }
 
-func TestNoQueries(t *testing.T) {
+// With NoQueries nothing is asked, and the last good answer goes stale and then fails.
+func TestForbiddenQueriesGoStale(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4)
 		cfg := defaultConfig()
@@ -458,7 +465,7 @@ func TestNoQueries(t *testing.T) {
 		h.want(owner1, db, current("192.0.2.1"))
 		h.dns.set("db.example.com A", records(30*time.Second, "192.0.2.9"))
 		h.pass(30 * time.Second)
-		h.want(owner1, db, stale(causeForbidden, "192.0.2.1")) // what others hear is not for it
+		h.want(owner1, db, stale(causeForbidden, "192.0.2.1")) // answers to other owners do not reach it
 		h.want(owner2, db, current("192.0.2.9"))
 		h.Forget(owner2)
 		h.pass(time.Minute)
@@ -476,7 +483,7 @@ func TestNoQueries(t *testing.T) {
 }
 
 // New nameservers that don't answer take nothing away.
-func TestNewNameservers(t *testing.T) {
+func TestSilentNewNameserversRemoveNothing(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4)
 		cfg := defaultConfig()
@@ -499,7 +506,7 @@ func TestNewNameservers(t *testing.T) {
 	})
 }
 
-// TestRefusedNameserversAreAskedNoMore has policy refuse a nameserver that a lookup waits for.
+// A nameserver that a policy refuses during a lookup gets no further query.
 func TestRefusedNameserversAreAskedNoMore(t *testing.T) {
 	refuse := withServers(1, 2)
 	refuse.NoQueries = true
@@ -507,11 +514,13 @@ func TestRefusedNameserversAreAskedNoMore(t *testing.T) {
 	for _, c := range []struct {
 		desc  string
 		deny  func(h *harness)
-		until time.Duration // the denial comes
+		until time.Duration // the refusal comes
 	}{
 		{"all queries are refused", func(h *harness) { h.Sync(owner1, refuse, []Wanted{db}) }, 100 * time.Millisecond},
-		{"all queries are refused while the server is checked", func(h *harness) { h.Sync(owner1, refuse, []Wanted{db}) }, 700 * time.Millisecond},
-		{"the server is taken out", func(h *harness) { h.Sync(owner1, withServers(2), []Wanted{db}) }, 100 * time.Millisecond},
+		{"all queries are refused while the server is checked", func(h *harness) { h.Sync(owner1, refuse, []Wanted{db}) },
+			700 * time.Millisecond},
+		{"the server is taken out", func(h *harness) { h.Sync(owner1, withServers(2), []Wanted{db}) },
+			100 * time.Millisecond},
 		{"the owner goes", func(h *harness) { h.Forget(owner1) }, 100 * time.Millisecond},
 		{"the name goes", func(h *harness) { h.Sync(owner1, withServers(1, 2), nil) }, 100 * time.Millisecond},
 	} {
@@ -542,9 +551,8 @@ func TestRefusedNameserversAreAskedNoMore(t *testing.T) {
 	}
 }
 
-// TestRefusalConcernsNoOtherOwner has a lookup that another owner wants, too, and one whose
-// nameserver is allowed again while the lookup ends.
-func TestRefusalConcernsNoOtherOwner(t *testing.T) {
+// A lookup that another owner wants too goes on, and so does one whose nameserver is allowed again.
+func TestRefusalAffectsNoOtherOwner(t *testing.T) {
 	db := name("db.example.com", IPv4)
 	slow := newByServer(func(byte, string) reply { return after(100*time.Millisecond, records(time.Minute, "192.0.2.1")) })
 	refuse := withServers(1)

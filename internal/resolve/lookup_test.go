@@ -34,7 +34,7 @@ func (s *servers) ask(ctx context.Context, _ *upstream, addr netip.AddrPort, _ s
 	return reply(ctx, addr)
 }
 
-// server is the nameserver with this last octet.
+// server returns the nameserver with this last octet.
 func server(last byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, last}), 53)
 }
@@ -50,6 +50,8 @@ func after(d time.Duration, then reply) reply {
 	}
 }
 
+// The next server is asked when one fails or is late; records win at once, and denials wait for
+// earlier servers.
 func TestServersAreAskedInOrder(t *testing.T) {
 	good := records(time.Minute, "192.0.2.1")
 	alias := func(context.Context, netip.AddrPort) (answer, error) { return answer{alias: "b.example.com"}, nil }
@@ -64,23 +66,40 @@ func TestServersAreAskedInOrder(t *testing.T) {
 		{"the first refuses", []reply{rcode(refused, 0), good}, "0s:1 0s:2", 0, ""},
 		{"the first is malformed", []reply{broken, good}, "0s:1 0s:2", 0, ""},
 		{"the first is silent", []reply{silence, good, good}, "0s:1 500ms:2", 500 * time.Millisecond, ""},
-		{"the first is slow and wins", []reply{after(600*time.Millisecond, good), silence}, "0s:1 500ms:2", 600 * time.Millisecond, ""},
+		{"the first is slow and wins", []reply{after(600*time.Millisecond, good), silence}, "0s:1 500ms:2",
+			600 * time.Millisecond, ""},
 		{"all fail", []reply{rcode(servFail, 0), rcode(refused, 0)}, "0s:1 0s:2", 0, "SERVFAIL"},
-		{"one fails, one is silent", []reply{silence, rcode(refused, 0)}, "0s:1 500ms:2 500ms:1 1.5s:1", lookupTimeout, "REFUSED"},
+		{"one fails, one is silent", []reply{silence, rcode(refused, 0)}, "0s:1 500ms:2 500ms:1 1.5s:1", lookupTimeout,
+			"REFUSED"},
 		{"the only one loses packets", []reply{silence}, "0s:1 500ms:1 1.5s:1", lookupTimeout, causeTimeout},
-		{"the only one is slow", []reply{after(4500*time.Millisecond, good)}, "0s:1 500ms:1 1.5s:1", 4500 * time.Millisecond, ""},
+		{"the only one is slow", []reply{after(4500*time.Millisecond, good)}, "0s:1 500ms:1 1.5s:1", 4500 * time.Millisecond,
+			""},
 		{"NXDOMAIN is an answer", []reply{rcode(nxDomain, 0), good}, "0s:1", 0, causeNXDOMAIN},
 		{"an empty answer, too", []reply{rcode(noError, 0), good}, "0s:1", 0, causeEmpty},
-		{"NXDOMAIN of the second, SERVFAIL of the first", []reply{rcode(servFail, 0), rcode(nxDomain, 0)}, "0s:1 0s:2", 0, causeNXDOMAIN},
-		{"NXDOMAIN of the second, records of the first", []reply{after(1900*time.Millisecond, good), rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:1", 1900 * time.Millisecond, ""},
-		{"nothing there for the second, records of the first", []reply{after(700*time.Millisecond, good), rcode(noError, 0)}, "0s:1 500ms:2", 700 * time.Millisecond, ""},
-		{"an alias for the second, records of the first", []reply{after(700*time.Millisecond, good), alias}, "0s:1 500ms:2", 700 * time.Millisecond, ""},
-		{"NXDOMAIN of the second, nothing there for the first", []reply{after(700*time.Millisecond, rcode(noError, 0)), rcode(nxDomain, 0)}, "0s:1 500ms:2", 700 * time.Millisecond, causeEmpty},
-		{"NXDOMAIN of the second, late SERVFAIL of the first", []reply{after(700*time.Millisecond, rcode(servFail, 0)), rcode(nxDomain, 0)}, "0s:1 500ms:2", 700 * time.Millisecond, causeNXDOMAIN},
-		{"NXDOMAIN of the second, the first is silent", []reply{silence, rcode(nxDomain, 0), good}, "0s:1 500ms:2 1s:1", listenTime, causeNXDOMAIN},
-		{"NXDOMAIN of the third, two are silent", []reply{silence, silence, rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:3 1.5s:1", 500*time.Millisecond + listenTime, causeNXDOMAIN},
-		{"NXDOMAIN of the third, records of the second", []reply{silence, after(700*time.Millisecond, good), rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:3", 1200 * time.Millisecond, ""},
-		{"NXDOMAIN of the second, later records of the third", []reply{silence, after(700*time.Millisecond, rcode(nxDomain, 0)), after(400*time.Millisecond, good)}, "0s:1 500ms:2 1s:3 1.5s:1", listenTime, causeNXDOMAIN},
+		{"NXDOMAIN of the second, SERVFAIL of the first", []reply{rcode(servFail, 0), rcode(nxDomain, 0)}, "0s:1 0s:2", 0,
+			causeNXDOMAIN},
+		{"NXDOMAIN of the second, records of the first", []reply{after(1900*time.Millisecond, good), rcode(nxDomain, 0)},
+			"0s:1 500ms:2 1s:1", 1900 * time.Millisecond, ""},
+		{"nothing there for the second, records of the first", []reply{after(700*time.Millisecond, good), rcode(noError, 0)},
+			"0s:1 500ms:2", 700 * time.Millisecond, ""},
+		{"an alias for the second, records of the first", []reply{after(700*time.Millisecond, good), alias}, "0s:1 500ms:2",
+			700 * time.Millisecond, ""},
+		{"NXDOMAIN of the second, nothing there for the first",
+			[]reply{after(700*time.Millisecond, rcode(noError, 0)), rcode(nxDomain, 0)}, "0s:1 500ms:2", 700 * time.Millisecond,
+			causeEmpty},
+		{"NXDOMAIN of the second, late SERVFAIL of the first",
+			[]reply{after(700*time.Millisecond, rcode(servFail, 0)), rcode(nxDomain, 0)}, "0s:1 500ms:2", 700 * time.Millisecond,
+			causeNXDOMAIN},
+		{"NXDOMAIN of the second, the first is silent", []reply{silence, rcode(nxDomain, 0), good}, "0s:1 500ms:2 1s:1",
+			listenTime, causeNXDOMAIN},
+		{"NXDOMAIN of the third, two are silent", []reply{silence, silence, rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:3 1.5s:1",
+			500*time.Millisecond + listenTime, causeNXDOMAIN},
+		{"NXDOMAIN of the third, records of the second",
+			[]reply{silence, after(700*time.Millisecond, good), rcode(nxDomain, 0)}, "0s:1 500ms:2 1s:3",
+			1200 * time.Millisecond, ""},
+		{"NXDOMAIN of the second, later records of the third",
+			[]reply{silence, after(700*time.Millisecond, rcode(nxDomain, 0)), after(400*time.Millisecond, good)},
+			"0s:1 500ms:2 1s:3 1.5s:1", listenTime, causeNXDOMAIN},
 	} {
 		t.Run(c.desc, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -99,9 +118,8 @@ func TestServersAreAskedInOrder(t *testing.T) {
 	}
 }
 
-// TestLaterDenialsNeverWin has a first server that takes its time for a name, always, and a second
-// one that denies it.
-func TestLaterDenialsNeverWin(t *testing.T) {
+// A first server that is always slow for a name wins over a second one that denies the name.
+func TestLaterDenialNeverBeatsRecords(t *testing.T) {
 	for _, code := range []int{nxDomain, noError} {
 		for _, takes := range []time.Duration{hedgeDelay + 100*time.Millisecond, listenTime - time.Millisecond} {
 			t.Run(fmt.Sprintf("%s after %v", rcodeName(code), takes), func(t *testing.T) {
@@ -123,6 +141,7 @@ func TestLaterDenialsNeverWin(t *testing.T) {
 	}
 }
 
+// An alias is followed to its end, and the smallest TTL on the way counts.
 func TestLookupFollowsAliases(t *testing.T) {
 	alias := func(to string, ttl time.Duration) reply {
 		return func(context.Context, netip.AddrPort) (answer, error) { return answer{alias: to, ttl: ttl}, nil }
@@ -168,7 +187,8 @@ func TestLookupFollowsAliases(t *testing.T) {
 	}
 }
 
-func TestPhrase(t *testing.T) {
+// A cause is one of few phrases, without addresses.
+func TestErrorsBecomeFixedPhrases(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want string
@@ -188,7 +208,9 @@ func TestPhrase(t *testing.T) {
 	}
 }
 
-func TestParseResolvConf(t *testing.T) {
+// Of a resolv.conf, the nameserver lines with an address count, with or without a port, up to the
+// bound.
+func TestResolvConfNamesTheNameservers(t *testing.T) {
 	got := parseResolvConf(strings.NewReader(`# comment
 search example.com
 options ndots:5 timeout:1
@@ -206,13 +228,14 @@ nameserver 999.1.1.1
 	if s := strings.Trim(fmt.Sprint(got), "[]"); s != strings.Trim(want, "[]") {
 		t.Errorf("got %s, want %s", s, want)
 	}
-	if got := parseResolvConf(strings.NewReader(strings.Repeat("nameserver 192.0.2.1\n", 1000))); len(
-		got,
-	) != maxNameservers {
+	got = parseResolvConf(strings.NewReader(strings.Repeat("nameserver 192.0.2.1\n", 1000)))
+	if len(got) != maxNameservers {
 		t.Errorf("%d nameservers taken", len(got))
 	}
 }
 
+// A change of resolv.conf is seen after the interval. A file that is missing or empty changes
+// nothing.
 func TestResolvConfIsReadAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	write := func(s string) {
@@ -244,6 +267,6 @@ func TestResolvConfIsReadAgain(t *testing.T) {
 		check(udp, "192.0.2.3:53")
 		write("")
 		time.Sleep(resolvConfInterval)
-		check(udp, "192.0.2.3:53") // a file caught while it is written says nothing
+		check(udp, "192.0.2.3:53") // somebody may be writing the file
 	})
 }

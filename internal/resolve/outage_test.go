@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// byServer is an asker whose replies depend on the server's last octet and the name. It records who
-// was asked for what.
+// byServer is an asker whose replies depend on the server's last octet and the name. It counts the
+// queries.
 type byServer struct {
 	reply func(last byte, name string) reply
 
@@ -61,7 +61,7 @@ func (s *byServer) count(last byte, name string) int {
 	return s.asked[last][name]
 }
 
-// waiting tells how many questions wait for the server, and how many did at most.
+// waiting returns how many queries wait for the server, and how many did at most.
 func (s *byServer) waiting(last byte) (now, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,10 +86,10 @@ func withServers(last ...byte) Config {
 	return cfg
 }
 
-// TestSlowNamesConcernNoOthers has a first server that answers one tenant at once, and is slow or
-// silent for all names of another tenant, who may mean it. The second server has other records for
-// the first tenant's name, or denies it.
-func TestSlowNamesConcernNoOthers(t *testing.T) {
+// A server that is slow or silent for one tenant's names, perhaps on purpose, is still asked first
+// for the names of another tenant. The second server has other records for that tenant's name, or
+// denies it.
+func TestSlowNamesAffectNoOthers(t *testing.T) {
 	inside := records(10*time.Second, "10.1.2.3")
 	for _, second := range []struct {
 		desc string
@@ -147,8 +147,8 @@ func TestSlowNamesConcernNoOthers(t *testing.T) {
 	}
 }
 
-// TestLostPacketIsNoOutage has a first server that loses one question, while it is silent for
-// another tenant's names throughout.
+// A first server that loses one packet is not passed by, although it never answers the names of
+// another tenant.
 func TestLostPacketIsNoOutage(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		lost := false
@@ -181,9 +181,9 @@ func TestLostPacketIsNoOutage(t *testing.T) {
 	})
 }
 
-// TestDeadServerDelaysANameOnce has a first server that answers nobody. Each name waits for it
-// until it has been silent for the lookup timeout, and no more until it answers anybody again.
-func TestDeadServerDelaysANameOnce(t *testing.T) {
+// Each name waits once for a first server that answers nobody, and then passes it by until it
+// answers again.
+func TestDeadServerDelaysEachNameOnce(t *testing.T) {
 	for _, c := range []struct {
 		desc string
 		says reply
@@ -243,8 +243,8 @@ func TestDeadServerDelaysANameOnce(t *testing.T) {
 	}
 }
 
-// TestOutagesLeaveNothing has servers that nobody asks any more.
-func TestOutagesLeaveNothing(t *testing.T) {
+// Outages of servers that nobody asks any more are forgotten.
+func TestOldOutagesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLookuper(newByServer(func(last byte, _ string) reply {
 			if last < 200 {
@@ -263,8 +263,8 @@ func TestOutagesLeaveNothing(t *testing.T) {
 	})
 }
 
-// TestChecksAreBounded has more names than may be checked at a time. All come to pass the dead
-// server by, and all find it again.
+// With more names than may be checked at a time, all come to pass the dead server by, and all come
+// back to it.
 func TestChecksAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		good := records(10*time.Second, "192.0.2.1")

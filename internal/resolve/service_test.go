@@ -16,9 +16,16 @@ func addr(ip string, port uint16, rank uint8) Addr {
 	return Addr{IP: netip.MustParseAddr(ip), Port: port, Rank: rank}
 }
 
+func currentService(addrs ...Addr) Answer { return Answer{Status: Current, Addrs: addrs} }
+
+func staleService(cause string, addrs ...Addr) Answer {
+	return Answer{Status: Stale, Reason: ReasonServingStale, Cause: cause, Addrs: addrs}
+}
+
 const pool = "_db._tcp.example.com"
 
-func TestService(t *testing.T) {
+// An SRV answer becomes the addresses of its hosts, ranked by priority, each address and port once.
+func TestServiceListsItsHostsByPriority(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		q := service(pool, IPv4|IPv6)
 		h.dns.set(pool+" SRV", services(time.Minute,
@@ -49,7 +56,8 @@ func TestService(t *testing.T) {
 	})
 }
 
-func TestServicePriorityMoves(t *testing.T) {
+// A host whose priority changes gets its new rank at once, whatever the removal delay.
+func TestChangedPriorityMovesTheHost(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		q := service(pool, IPv4)
 		cfg := defaultConfig()
@@ -63,13 +71,12 @@ func TestServicePriorityMoves(t *testing.T) {
 		a.priority = 3
 		h.dns.set(pool+" SRV", services(10*time.Second, a, b))
 		h.pass(10 * time.Second)
-		h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.2", 1, 0), addr("192.0.2.1", 1, 1)}})
+		h.want(owner1, q, currentService(addr("192.0.2.2", 1, 0), addr("192.0.2.1", 1, 1)))
 	})
 }
 
-// Hosts that replace all others must not leave a hole until they are resolved, and must not keep
-// what left once they are.
-func TestServiceReplaced(t *testing.T) {
+// When an answer replaces all hosts, the former ones serve until the new ones have addresses.
+func TestReplacedHostsServeUntilNewOnesResolve(t *testing.T) {
 	setup := func(h *harness, b reply) Wanted {
 		q := service(pool, IPv4)
 		cfg := defaultConfig()
@@ -87,7 +94,7 @@ func TestServiceReplaced(t *testing.T) {
 	t.Run("resolved", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
 			q := setup(h, records(10*time.Second, "192.0.2.2"))
-			h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.2", 1, 0)}})
+			h.want(owner1, q, currentService(addr("192.0.2.2", 1, 0)))
 			if n := h.notifications(owner1); n != 1 {
 				t.Errorf("%d notifications for one change", n)
 			}
@@ -96,7 +103,7 @@ func TestServiceReplaced(t *testing.T) {
 	t.Run("failing", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
 			q := setup(h, rcode(servFail, 0))
-			kept := Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.1", 1, 0)}}
+			kept := staleService("SERVFAIL", addr("192.0.2.1", 1, 0))
 			h.want(owner1, q, kept)
 			h.pass(time.Hour - 5*time.Second)
 			h.want(owner1, q, kept)
@@ -104,25 +111,21 @@ func TestServiceReplaced(t *testing.T) {
 			h.want(owner1, q, failed(ReasonResolutionFailed, "SERVFAIL"))
 			h.dns.set("b.example.com A", records(10*time.Second, "192.0.2.2"))
 			h.pass(maxBackoff + 4*time.Second)
-			h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.2", 1, 0)}})
+			h.want(owner1, q, currentService(addr("192.0.2.2", 1, 0)))
 		})
 	})
 	t.Run("silent", func(t *testing.T) {
 		inBubble(t, func(h *harness) {
 			q := setup(h, silence)
-			h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.1", 1, 0)}})
+			h.want(owner1, q, currentService(addr("192.0.2.1", 1, 0)))
 			h.pass(lookupTimeout)
-			h.want(
-				owner1,
-				q,
-				Answer{Status: Stale, Reason: ReasonServingStale, Cause: "timeout", Addrs: []Addr{addr("192.0.2.1", 1, 0)}},
-			)
+			h.want(owner1, q, staleService("timeout", addr("192.0.2.1", 1, 0)))
 		})
 	})
 }
 
-// One host that fails keeps nothing that left, while others serve.
-func TestServiceWithAFailingHost(t *testing.T) {
+// A host that fails keeps no host that left while others serve.
+func TestFailingHostKeepsNoOtherHost(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		q := service(pool, IPv4)
 		bad := datum{host: "bad.example.com", port: 1}
@@ -137,15 +140,12 @@ func TestServiceWithAFailingHost(t *testing.T) {
 		h.start()
 		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "b.example.com", port: 1}, bad))
 		h.pass(10 * time.Second)
-		h.want(
-			owner1,
-			q,
-			Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.2", 1, 0)}},
-		)
+		h.want(owner1, q, staleService("SERVFAIL", addr("192.0.2.2", 1, 0)))
 	})
 }
 
-func TestServiceRemovalDelay(t *testing.T) {
+// A host or port that good answers lack stays for the removal delay.
+func TestHostsStayForTheRemovalDelay(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		q := service(pool, IPv4)
 		cfg := defaultConfig()
@@ -160,30 +160,27 @@ func TestServiceRemovalDelay(t *testing.T) {
 		h.start()
 		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "b.example.com", port: 2}))
 		h.pass(10 * time.Second)
-		h.want(
-			owner1,
-			q,
-			Answer{Status: Current, Addrs: []Addr{addr("192.0.2.1", 1, 0), addr("192.0.2.2", 1, 0), addr("192.0.2.2", 2, 0)}},
-		)
+		h.want(owner1, q, currentService(addr("192.0.2.1", 1, 0), addr("192.0.2.2", 1, 0), addr("192.0.2.2", 2, 0)))
 		h.pass(time.Minute)
-		h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.2", 2, 0)}})
+		h.want(owner1, q, currentService(addr("192.0.2.2", 2, 0)))
 		if len(h.owners[owner1].questions[q.Question].hosts) != 1 {
 			t.Error("a host that left is still asked for")
 		}
 	})
 }
 
-func TestServiceFailures(t *testing.T) {
+// While the service name fails, its hosts serve and are asked for.
+func TestFailingServiceServesItsHosts(t *testing.T) {
 	for _, c := range []struct {
 		desc  string
 		reply reply
 		after time.Duration
 		want  Answer
 	}{
-		{"SERVFAIL", rcode(servFail, 0), 30 * time.Minute, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.1", 1, 0)}}},
+		{"SERVFAIL", rcode(servFail, 0), 30 * time.Minute, staleService("SERVFAIL", addr("192.0.2.1", 1, 0))},
 		{"SERVFAIL for long", rcode(servFail, 0), 2 * time.Hour, failed(ReasonResolutionFailed, "SERVFAIL")},
-		{"empty", rcode(noError, 10*time.Second), 30 * time.Minute, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "empty answer", Addrs: []Addr{addr("192.0.2.1", 1, 0)}}},
-		{"NXDOMAIN", rcode(nxDomain, 10*time.Second), 20 * time.Second, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "NXDOMAIN", Addrs: []Addr{addr("192.0.2.1", 1, 0)}}},
+		{"empty", rcode(noError, 10*time.Second), 30 * time.Minute, staleService("empty answer", addr("192.0.2.1", 1, 0))},
+		{"NXDOMAIN", rcode(nxDomain, 10*time.Second), 20 * time.Second, staleService("NXDOMAIN", addr("192.0.2.1", 1, 0))},
 		{"NXDOMAIN lasting", rcode(nxDomain, 10*time.Second), 41 * time.Second, failed(ReasonNameNotFound, "NXDOMAIN")},
 	} {
 		t.Run(c.desc, func(t *testing.T) {
@@ -208,9 +205,8 @@ func TestServiceFailures(t *testing.T) {
 	}
 }
 
-// TestServiceThatIsNotAvailable has a target of ".", which says the same of the service as
-// NXDOMAIN.
-func TestServiceThatIsNotAvailable(t *testing.T) {
+// A target of "." means the same for the service as NXDOMAIN.
+func TestUnavailableServiceIsADenial(t *testing.T) {
 	m := message(t, pool+".", typeSRV, 0, pool+". 10 SRV 0 0 0 .")
 	a, err := decode(packed(t, m), testID, pool, typeSRV)
 	gone := func(context.Context, netip.AddrPort) (answer, error) { return a, err }
@@ -222,17 +218,14 @@ func TestServiceThatIsNotAvailable(t *testing.T) {
 		h.start()
 		h.dns.set(pool+" SRV", gone)
 		h.pass(20 * time.Second)
-		h.want(
-			owner1,
-			q,
-			Answer{Status: Stale, Reason: ReasonServingStale, Cause: "NXDOMAIN", Addrs: []Addr{addr("192.0.2.1", 1, 0)}},
-		)
+		h.want(owner1, q, staleService("NXDOMAIN", addr("192.0.2.1", 1, 0)))
 		h.pass(20 * time.Second)
 		h.want(owner1, q, failed(ReasonNameNotFound, "NXDOMAIN"))
 	})
 }
 
-func TestServiceSeed(t *testing.T) {
+// The seed of a service serves until all its hosts are known.
+func TestServiceSeedServesUntilHostsAreKnown(t *testing.T) {
 	seeds := []Addr{addr("192.0.2.1", 1, 0), addr("192.0.2.2", 1, 1), addr("2001:db8::1", 1, 0)}
 	setup := func(h *harness, delay time.Duration) Wanted {
 		q := service(pool, IPv4)
@@ -253,18 +246,9 @@ func TestServiceSeed(t *testing.T) {
 		inBubble(t, func(h *harness) {
 			q := setup(h, 0)
 			h.start()
-			h.want(owner1, q, Answer{
-				Status: Stale,
-				Reason: ReasonServingStale,
-				Cause:  "SERVFAIL",
-				Addrs:  []Addr{seeds[0], addr("192.0.2.3", 1, 0), seeds[1]},
-			})
+			h.want(owner1, q, staleService("SERVFAIL", seeds[0], addr("192.0.2.3", 1, 0), seeds[1]))
 			h.pass(time.Hour)
-			h.want(
-				owner1,
-				q,
-				Answer{Status: Stale, Reason: ReasonServingStale, Cause: "SERVFAIL", Addrs: []Addr{addr("192.0.2.3", 1, 0)}},
-			)
+			h.want(owner1, q, staleService("SERVFAIL", addr("192.0.2.3", 1, 0)))
 		})
 	})
 	t.Run("hosts known", func(t *testing.T) {
@@ -272,7 +256,7 @@ func TestServiceSeed(t *testing.T) {
 			q := setup(h, 0)
 			h.dns.set("b.example.com A", records(10*time.Second, "192.0.2.2"))
 			h.start()
-			h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)}})
+			h.want(owner1, q, currentService(addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)))
 		})
 	})
 	t.Run("with a removal delay", func(t *testing.T) {
@@ -281,9 +265,9 @@ func TestServiceSeed(t *testing.T) {
 			h.dns.set("b.example.com A", records(10*time.Second, "192.0.2.2"))
 			h.start()
 			h.pass(59 * time.Second)
-			h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{seeds[0], addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)}})
+			h.want(owner1, q, currentService(seeds[0], addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)))
 			h.pass(time.Second)
-			h.want(owner1, q, Answer{Status: Current, Addrs: []Addr{addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)}})
+			h.want(owner1, q, currentService(addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)))
 		})
 	})
 	t.Run("service not answered", func(t *testing.T) {
@@ -292,13 +276,14 @@ func TestServiceSeed(t *testing.T) {
 			h.dns.set(pool+" SRV", rcode(refused, 0))
 			h.start()
 			h.pass(59 * time.Minute)
-			h.want(owner1, q, Answer{Status: Stale, Reason: ReasonServingStale, Cause: "REFUSED", Addrs: seeds[:2]})
+			h.want(owner1, q, staleService("REFUSED", seeds[:2]...))
 			h.pass(time.Minute)
 			h.want(owner1, q, failed(ReasonResolutionFailed, "REFUSED"))
 		})
 	})
 }
 
+// Of too many hosts, the known ones stay, and the others are not asked for.
 func TestServiceHostsAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		h.options.MaxAddresses = 2
@@ -328,6 +313,7 @@ func TestServiceHostsAreBounded(t *testing.T) {
 	})
 }
 
+// All priorities behind the 127th share the last rank.
 func TestRanksEndAt127(t *testing.T) {
 	var entries []entry
 	for p := range uint16(300) {

@@ -16,7 +16,8 @@ func ownerOf(i int) types.NamespacedName {
 	return types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("owner-", i)}
 }
 
-func TestOneQueryForAll(t *testing.T) {
+// All owners of a name share its queries, and each has an answer by its own settings.
+func TestOwnersShareOneQuery(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4)
 		h.dns.set("db.example.com A", records(time.Minute, "192.0.2.1"))
@@ -44,8 +45,8 @@ func TestOneQueryForAll(t *testing.T) {
 	})
 }
 
-// The smallest wish of all owners decides when to ask.
-func TestMostEagerOwnerDecides(t *testing.T) {
+// The owner with the shortest interval decides when to ask, as long as it is there.
+func TestShortestIntervalOfAllOwnersCounts(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4)
 		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
@@ -67,7 +68,8 @@ func TestMostEagerOwnerDecides(t *testing.T) {
 	})
 }
 
-func TestDifferentServersAreDifferentQuestions(t *testing.T) {
+// Owners with different nameservers get the answers of their own.
+func TestDifferentNameserversAreAskedSeparately(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		var servers []netip.AddrPort
 		h.dns.set("db.example.com A", func(_ context.Context, s netip.AddrPort) (answer, error) {
@@ -95,7 +97,9 @@ func TestDifferentServersAreDifferentQuestions(t *testing.T) {
 	})
 }
 
-func TestFloodIsSpread(t *testing.T) {
+// A thousand new names resolve within a second, and then by their TTL, each with one query at a
+// time.
+func TestManyNewNamesResolveSoon(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		const names = 1000
 		wanted := make([]Wanted, names)
@@ -128,6 +132,7 @@ func TestFloodIsSpread(t *testing.T) {
 	})
 }
 
+// All lookups share MaxConcurrent, and those of new and of failing names can use only a part of it.
 func TestConcurrencyIsBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		h.options.MaxConcurrent = 8
@@ -172,8 +177,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 	})
 }
 
-// Thousands of names whose server is dead don't keep others from being asked in time, and new ones
-// from being resolved soon.
+// Thousands of names whose server is dead delay neither known nor new names.
 func TestDeadNamesDelayNoOthers(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		var dead []Wanted
@@ -203,7 +207,7 @@ func TestDeadNamesDelayNoOthers(t *testing.T) {
 	})
 }
 
-// Nor do thousands whose server takes its time, known or new: who owns them waits, and nobody else.
+// Thousands of slow names, known or new, delay only the names of their own namespace.
 func TestSlowNamesDelayNoOthers(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		for _, took := range []time.Duration{slowLookup - time.Millisecond, slowLookup, lookupTimeout - time.Millisecond} {
@@ -243,7 +247,7 @@ func TestSlowNamesDelayNoOthers(t *testing.T) {
 	})
 }
 
-// many is a reply with n addresses, other ones each time.
+// many returns a reply with n addresses, different ones each time.
 func many(n int) reply {
 	round := 0
 	return func(context.Context, netip.AddrPort) (answer, error) {
@@ -256,8 +260,8 @@ func many(n int) reply {
 	}
 }
 
-// Zones decide how much their names answer, not how much of that is kept for one owner. Nobody else
-// has less for it.
+// However much the zones of one owner answer, the data kept for it are bounded, and other owners
+// lose nothing.
 func TestDataOfOneOwnerAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		var wanted []Wanted
@@ -296,7 +300,7 @@ func TestDataOfOneOwnerAreBounded(t *testing.T) {
 			}
 		}
 		if full == 0 {
-			t.Error("no name has all that it may have")
+			t.Error("no name has the most addresses that it may have")
 		}
 		h.want(owner2, live, current("192.0.2.1", "192.0.2.2"))
 
@@ -309,8 +313,8 @@ func TestDataOfOneOwnerAreBounded(t *testing.T) {
 	})
 }
 
-// A service of many ports on a host of many addresses is their product, of which no more is ever
-// held than a record holds.
+// A service of many ports on a host of many addresses holds no more than the bound of their
+// product.
 func TestServicesOfManyAddressesAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		var ports []datum
@@ -329,14 +333,14 @@ func TestServicesOfManyAddressesAreBounded(t *testing.T) {
 		}
 		for _, q := range h.owners[owner1].questions {
 			if v := q.summarize(time.Now()); len(v.addrs) > 2*maxEntries {
-				t.Errorf("a view holds %d addresses", len(v.addrs))
+				t.Errorf("a summary holds %d addresses", len(v.addrs))
 			}
 		}
 	})
 }
 
-// Names that were answered at the same time are not asked for again at the same time.
-func TestJitter(t *testing.T) {
+// Names that were answered at the same time are asked for again at different times.
+func TestJitterSpreadsLookups(t *testing.T) {
 	seen := map[time.Duration]int{}
 	for i := range 1000 {
 		k := recordKey{name: fmt.Sprint(i)}
@@ -356,7 +360,8 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-func TestInterval(t *testing.T) {
+// The interval lies within the bounds of the TTL, whatever the jitter.
+func TestIntervalKeepsTheBounds(t *testing.T) {
 	for _, c := range []struct{ ttl, lower, upper, atLeast, atMost float64 }{
 		{100, 5, 3600, 81, 90},
 		{7, 5, 3600, 5, 7},
@@ -375,14 +380,14 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// cache is a caching resolver for one name and type: it answers with what is left of the TTL, in
+// cache is a caching resolver for one name and type. It answers with the time left of the TTL, in
 // whole seconds.
 type cache struct {
 	answer
 	ttl   time.Duration
 	ends  time.Time
 	asked int
-	late  time.Duration // at most, behind the end of an entry
+	late  time.Duration // the longest time between the end of an entry and the next query
 }
 
 func (c *cache) reply(context.Context, netip.AddrPort) (answer, error) {
@@ -399,8 +404,7 @@ func (c *cache) reply(context.Context, netip.AddrPort) (answer, error) {
 	return a, nil
 }
 
-// TestCacheIsAskedTwicePerTTL asks for a name before its TTL ends, as always, and then, where the
-// answer tells of a cache, when that has to ask anew.
+// A caching resolver is asked before its entry ends, and again as soon as it has to ask anew.
 func TestCacheIsAskedTwicePerTTL(t *testing.T) {
 	const rounds = 50
 	for _, ttl := range []time.Duration{time.Minute, 61500 * time.Millisecond, 5 * time.Minute, time.Hour} {
@@ -427,8 +431,7 @@ func TestCacheIsAskedTwicePerTTL(t *testing.T) {
 	}
 }
 
-// TestCachedAnswersKeepTheBounds has a cache that is asked more often than its TTL says, because
-// the owner wants to, and one whose TTLs are shorter than the owner wants to know of.
+// The time left of a cached answer counts within the owner's bounds.
 func TestCachedAnswersKeepTheBounds(t *testing.T) {
 	o := settings{minTTL: 5 * time.Second, maxTTL: time.Minute}
 	for _, c := range []struct{ left, atLeast, atMost time.Duration }{
@@ -447,6 +450,7 @@ func TestCachedAnswersKeepTheBounds(t *testing.T) {
 	}
 }
 
+// When all owners are gone, no record, timer or stale name remains, and nothing is asked.
 func TestForgetLeavesNothing(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
@@ -481,8 +485,8 @@ func TestForgetLeavesNothing(t *testing.T) {
 	})
 }
 
-// An owner that comes back soon finds what was known, and asks nothing anew.
-func TestForgetAndReturn(t *testing.T) {
+// An owner that comes back soon finds what was known, and causes no query.
+func TestReturningOwnerCausesNoQuery(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4)
 		h.dns.set("db.example.com A", records(time.Hour, "192.0.2.1"))
@@ -500,7 +504,8 @@ func TestForgetAndReturn(t *testing.T) {
 	})
 }
 
-func TestForgottenInFlight(t *testing.T) {
+// A lookup whose owner is gone leaves no record and notifies nobody.
+func TestForgottenLookupChangesNothing(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		h.dns.set("db.example.com A", func(context.Context, netip.AddrPort) (answer, error) {
 			time.Sleep(hedgeDelay / 2)
@@ -516,7 +521,8 @@ func TestForgottenInFlight(t *testing.T) {
 	})
 }
 
-func TestMaxAddresses(t *testing.T) {
+// Of too many addresses, those published before stay, and the others count as omitted.
+func TestAddressesAreBounded(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		h.options.MaxAddresses = 3
 		db := name("db.example.com", IPv4)
@@ -531,7 +537,8 @@ func TestMaxAddresses(t *testing.T) {
 	})
 }
 
-func TestNotifyOnlyOnChange(t *testing.T) {
+// Every change of an answer is notified, and nothing else is.
+func TestOnlyChangesAreNotified(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		db := name("db.example.com", IPv4)
 		var last map[Question]Answer
@@ -548,10 +555,8 @@ func TestNotifyOnlyOnChange(t *testing.T) {
 		cfg.Stale, cfg.RemovalDelay = 2*time.Minute, 20*time.Second
 		replies := []reply{
 			records(10*time.Second, "192.0.2.1", "192.0.2.2"), records(7*time.Second, "192.0.2.2", "192.0.2.1"),
-			records(
-				10*time.Second,
-				"192.0.2.3",
-			), rcode(servFail, 0), rcode(nxDomain, 10*time.Second), rcode(noError, 10*time.Second),
+			records(10*time.Second, "192.0.2.3"),
+			rcode(servFail, 0), rcode(nxDomain, 10*time.Second), rcode(noError, 10*time.Second),
 		}
 		h.dns.set("db.example.com A", replies[0])
 		h.Sync(owner1, cfg, []Wanted{db})
@@ -588,7 +593,8 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return values
 }
 
-func TestMetrics(t *testing.T) {
+// The metrics count lookups by their result, and names that serve stale.
+func TestMetricsCountLookupsAndStaleNames(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		registry := prometheus.NewRegistry()
 		h.metrics = newMetrics(registry)
@@ -622,7 +628,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-func TestStartOnce(t *testing.T) {
+// A second Start returns an error.
+func TestSecondStartFails(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		h.start()
 		if err := h.Start(t.Context()); err == nil {

@@ -15,7 +15,7 @@ import (
 
 const testID = 0x1234
 
-// message builds an answer to (testID, question) of records in zone-file form; a line "--" begins
+// message builds an answer to (testID, question) with records in zone-file form. A line "--" begins
 // the next section.
 func message(t testing.TB, question string, qt qtype, code int, lines ...string) *dns.Msg {
 	t.Helper()
@@ -47,7 +47,8 @@ func packed(t testing.TB, m *dns.Msg) []byte {
 	return raw
 }
 
-func TestDecode(t *testing.T) {
+// An answer is the data, the denial or the alias at the end of the alias chain, or an error.
+func TestDecodeReadsAnswers(t *testing.T) {
 	const q = "a.example.com."
 	chain := func(n int) (lines []string) {
 		name := q
@@ -66,19 +67,25 @@ func TestDecode(t *testing.T) {
 		lines []string
 		want  string // addresses or services, TTL in seconds, alias; or the error
 	}{
-		{"records in any order", typeA, 0, []string{q + " 30 A 192.0.2.2", q + " 20 A 192.0.2.1", q + " 40 A 192.0.2.2"}, "192.0.2.1 192.0.2.2 ttl 20"},
-		{"IPv6", typeAAAA, 0, []string{q + " 30 AAAA 2001:db8::1", q + " 30 AAAA ::ffff:192.0.2.1"}, "::ffff:192.0.2.1 2001:db8::1 ttl 30"},
+		{"records in any order", typeA, 0, []string{q + " 30 A 192.0.2.2", q + " 20 A 192.0.2.1", q + " 40 A 192.0.2.2"},
+			"192.0.2.1 192.0.2.2 ttl 20"},
+		{"IPv6", typeAAAA, 0, []string{q + " 30 AAAA 2001:db8::1", q + " 30 AAAA ::ffff:192.0.2.1"},
+			"::ffff:192.0.2.1 2001:db8::1 ttl 30"},
 		{"another case", typeA, 0, []string{"A.eXample.COM. 30 A 192.0.2.1"}, "192.0.2.1 ttl 30"},
 		{"alias", typeA, 0, []string{"B.example.com. 30 A 192.0.2.1", q + " 20 CNAME b.Example.com."}, "192.0.2.1 ttl 20"},
 		{"sixteen aliases", typeA, 0, append(chain(16), "c15.example.com. 999 A 192.0.2.1"), "192.0.2.1 ttl 101"},
 		{"seventeen aliases", typeA, 0, append(chain(17), "c16.example.com. 999 A 192.0.2.1"), "alias loop"},
 		{"alias to itself", typeA, 0, []string{q + " 20 CNAME a.example.com."}, "alias loop"},
 		{"aliases in a circle", typeA, 0, []string{q + " 20 CNAME b.", "b. 20 CNAME a.example.com."}, "alias loop"},
-		{"two aliases of one name", typeA, 0, []string{q + " 20 CNAME b.", q + " 20 CNAME c.", "b. 20 A 192.0.2.1"}, "malformed answer"},
-		{"alias whose end another server knows", typeA, 0, []string{q + " 20 CNAME b.example.net."}, " ttl 20 alias b.example.net"},
-		{"the same with a foreign SOA", typeA, 0, []string{q + " 20 CNAME b.example.net.", "--", soa}, " ttl 20 alias b.example.net"},
+		{"two aliases of one name", typeA, 0, []string{q + " 20 CNAME b.", q + " 20 CNAME c.", "b. 20 A 192.0.2.1"},
+			"malformed answer"},
+		{"alias whose end another server knows", typeA, 0, []string{q + " 20 CNAME b.example.net."},
+			" ttl 20 alias b.example.net"},
+		{"the same with a foreign SOA", typeA, 0, []string{q + " 20 CNAME b.example.net.", "--", soa},
+			" ttl 20 alias b.example.net"},
 		{"alias to nothing", typeA, 0, []string{q + " 300 CNAME b.example.com.", "--", soa}, " ttl 20"},
-		{"alias to a name that does not exist", typeA, 3, []string{q + " 10 CNAME b.example.com.", "--", soa}, "NXDOMAIN ttl 10"},
+		{"alias to a name that does not exist", typeA, 3, []string{q + " 10 CNAME b.example.com.", "--", soa},
+			"NXDOMAIN ttl 10"},
 		{"empty", typeA, 0, []string{"--", soa}, " ttl 20"},
 		{"empty, TTL of the SOA itself", typeA, 0, []string{"--", "example.com. 5 SOA ns. host. 1 2 3 4 20"}, " ttl 5"},
 		{"empty without SOA", typeA, 0, nil, " ttl 30"},
@@ -86,30 +93,38 @@ func TestDecode(t *testing.T) {
 		{"NXDOMAIN with records", typeA, 3, []string{q + " 20 A 192.0.2.1"}, "malformed answer"},
 		{"SERVFAIL with records", typeA, 2, []string{q + " 20 A 192.0.2.1"}, "SERVFAIL ttl 0"},
 		{"another name", typeA, 0, []string{"b.example.com. 20 A 192.0.2.1"}, "malformed answer"},
-		{"another name beside the right one", typeA, 0, []string{"b.example.com. 1 A 192.0.2.1", q + " 20 A 192.0.2.2"}, "192.0.2.2 ttl 20"},
-		{"another name in the additional section", typeA, 0, []string{q + " 20 A 192.0.2.2", "--", "--", q + " 20 A 192.0.2.66"}, "192.0.2.2 ttl 20"},
+		{"another name beside the right one", typeA, 0, []string{"b.example.com. 1 A 192.0.2.1", q + " 20 A 192.0.2.2"},
+			"192.0.2.2 ttl 20"},
+		{"another name in the additional section", typeA, 0,
+			[]string{q + " 20 A 192.0.2.2", "--", "--", q + " 20 A 192.0.2.66"}, "192.0.2.2 ttl 20"},
 		{"another type", typeAAAA, 0, []string{q + " 20 A 192.0.2.1"}, "malformed answer"},
 		{"another class", typeA, 0, []string{q + " 20 CH A 192.0.2.1"}, "malformed answer"},
-		{"signatures", typeA, 0, []string{q + " 20 A 192.0.2.1", q + " 1 RRSIG A 8 2 20 20300101000000 20200101000000 1 example.com. aaaa"}, "192.0.2.1 ttl 20"},
+		{"signatures", typeA, 0,
+			[]string{q + " 20 A 192.0.2.1", q + " 1 RRSIG A 8 2 20 20300101000000 20200101000000 1 example.com. aaaa"},
+			"192.0.2.1 ttl 20"},
 		{"TTL with the top bit", typeA, 0, []string{q + " 2147483648 A 192.0.2.1"}, "192.0.2.1 ttl 0"},
-		{"services", typeSRV, 0, []string{q + " 20 SRV 2 9 81 B.example.com.", q + " 20 SRV 1 9 80 c.example.com.", q + " 20 SRV 1 9 81 b.example.com."}, "b.example.com:81/1 c.example.com:80/1 ttl 20"},
+		{"services", typeSRV, 0, []string{q + " 20 SRV 2 9 81 B.example.com.", q + " 20 SRV 1 9 80 c.example.com.",
+			q + " 20 SRV 1 9 81 b.example.com."}, "b.example.com:81/1 c.example.com:80/1 ttl 20"},
 		{"no service here", typeSRV, 0, []string{q + " 20 SRV 0 0 0 ."}, "NXDOMAIN ttl 20"},
-		{"no service here, with an SOA", typeSRV, 0, []string{q + " 20 SRV 0 0 0 .", "--", "example.com. 60 SOA ns. host. 1 2 3 4 5"}, "NXDOMAIN ttl 20"},
-		{"no service behind an alias", typeSRV, 0, []string{q + " 10 CNAME b.example.com.", "b.example.com. 20 SRV 0 0 0 ."}, "NXDOMAIN ttl 10"},
-		{"no service beside a service", typeSRV, 0, []string{q + " 20 SRV 0 0 0 .", q + " 20 SRV 1 9 80 b.example.com."}, "b.example.com:80/1 ttl 20"},
+		{"no service here, with an SOA", typeSRV, 0,
+			[]string{q + " 20 SRV 0 0 0 .", "--", "example.com. 60 SOA ns. host. 1 2 3 4 5"}, "NXDOMAIN ttl 20"},
+		{"no service behind an alias", typeSRV, 0, []string{q + " 10 CNAME b.example.com.", "b.example.com. 20 SRV 0 0 0 ."},
+			"NXDOMAIN ttl 10"},
+		{"no service beside a service", typeSRV, 0, []string{q + " 20 SRV 0 0 0 .", q + " 20 SRV 1 9 80 b.example.com."},
+			"b.example.com:80/1 ttl 20"},
 		{"no service of a name that does not exist", typeSRV, 3, []string{q + " 20 SRV 0 0 0 ."}, "malformed answer"},
 	} {
 		t.Run(c.desc, func(t *testing.T) {
 			raw := packed(t, message(t, q, c.qt, c.code, c.lines...))
-			if got := told(decode(raw, testID, "a.example.com", c.qt)); got != c.want {
+			if got := inOneLine(decode(raw, testID, "a.example.com", c.qt)); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-// told writes an answer in one line.
-func told(a answer, err error) string {
+// inOneLine returns an answer as one line of text.
+func inOneLine(a answer, err error) string {
 	if err != nil {
 		for _, known := range []error{errMalformed, errNotOurs, errAliasLoop} {
 			if errors.Is(err, known) {
@@ -139,7 +154,8 @@ func told(a answer, err error) string {
 	return s
 }
 
-func TestDecodeLies(t *testing.T) {
+// A message that is cut, extended or changed in one place is rejected, or means what it says.
+func TestDecodeRejectsManipulatedMessages(t *testing.T) {
 	good := func(t *testing.T) []byte {
 		m := message(t, "a.example.com.", typeA, 0, "a.example.com. 30 A 192.0.2.1", "a.example.com. 30 A 192.0.2.2")
 		m.SetEdns0(1232, false)
@@ -189,7 +205,8 @@ func TestDecodeLies(t *testing.T) {
 		{"an address without bytes", func(raw []byte) []byte {
 			return slices.Delete(at(firstRecord+11, 0)(raw), firstRecord+12, firstRecord+16)
 		}, "malformed answer"},
-		{"OPT with garbage", func(raw []byte) []byte { raw[len(raw)-1] = 3; return append(raw, 1, 2, 3) }, "malformed answer"},
+		{"OPT with garbage", func(raw []byte) []byte { raw[len(raw)-1] = 3; return append(raw, 1, 2, 3) },
+			"malformed answer"},
 		{"OPT twice", func(raw []byte) []byte { return count(3, 1)(append(raw, raw[len(raw)-11:]...)) }, "malformed answer"},
 		{"OPT with a name", func(raw []byte) []byte {
 			return slices.Replace(raw, len(raw)-11, len(raw)-10, 1, 'x', 0)
@@ -204,7 +221,7 @@ func TestDecodeLies(t *testing.T) {
 		}, "malformed answer"},
 	} {
 		t.Run(c.desc, func(t *testing.T) {
-			if got := told(decode(c.mangle(good(t)), testID, "a.example.com", typeA)); got != c.want {
+			if got := inOneLine(decode(c.mangle(good(t)), testID, "a.example.com", typeA)); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
@@ -213,7 +230,7 @@ func TestDecodeLies(t *testing.T) {
 
 // As many records as 65,535 bytes hold are read, and names that unfold to a hundred times the
 // message's size do no harm.
-func TestDecodeLarge(t *testing.T) {
+func TestDecodeReadsTheLargestMessages(t *testing.T) {
 	m := message(t, "a.example.com.", typeA, 0)
 	for i := range 4000 {
 		m.Answer = append(m.Answer, &dns.A{
@@ -231,15 +248,18 @@ func TestDecodeLarge(t *testing.T) {
 	bomb := packed(t, message(t, "a.example.com.", typeA, 0, "a.example.com. 30 CNAME "+long))
 	target := len(bomb) - len(long) - 1
 	for len(bomb) < 65535-12 { // each a long name for two bytes, and an alias to it
-		bomb = append(bomb, 0xC0|byte(target>>8), byte(target), 0, 5, 0, 1, 0, 0, 0, 30, 0, 2, 0xC0|byte(target>>8), byte(target))[:min(len(bomb)+14, 65535)]
+		pointer := []byte{0xC0 | byte(target>>8), byte(target)}
+		bomb = slices.Concat(bomb, pointer, []byte{0, 5, 0, 1, 0, 0, 0, 30, 0, 2}, pointer)
+		bomb = bomb[:min(len(bomb), 65535)]
 		binary.BigEndian.PutUint16(bomb[6:], binary.BigEndian.Uint16(bomb[6:])+1)
 	}
-	if got := told(decode(bomb, testID, "a.example.com", typeA)); got != "alias loop" && got != "malformed answer" {
+	if got := inOneLine(decode(bomb, testID, "a.example.com", typeA)); got != "alias loop" && got != "malformed answer" {
 		t.Error(got)
 	}
 }
 
-func TestPack(t *testing.T) {
+// A packed query asks the question with EDNS0, and each has a random id.
+func TestPackedQueriesAreValid(t *testing.T) {
 	raw, id, err := pack("a.example.com", typeSRV, true)
 	if err != nil {
 		t.Fatal(err)
@@ -266,16 +286,18 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// FuzzDecode gives raw bytes to decode. What it takes over must be in the message as the library
-// reads it, for the question or an alias of it.
+// FuzzDecode gives raw bytes to decode. What decode accepts must be in the message as the library
+// reads it, under the name of the question or of an alias.
 func FuzzDecode(f *testing.F) {
 	for _, lines := range [][]string{
 		nil,
 		{"a.example.com. 30 A 192.0.2.1", "a.example.com. 30 A 192.0.2.2"},
-		{"a.example.com. 30 CNAME b.example.com.", "b.example.com. 30 A 192.0.2.1", "--", "example.com. 5 SOA ns. host. 1 2 3 4 20"},
+		{"a.example.com. 30 CNAME b.example.com.", "b.example.com. 30 A 192.0.2.1", "--",
+			"example.com. 5 SOA ns. host. 1 2 3 4 20"},
 		{"a.example.com. 30 CNAME b.", "b. 30 CNAME c.", "c. 30 CNAME a.example.com."},
 		{"a.example.com. 30 AAAA 2001:db8::1"},
-		{"a.example.com. 30 SRV 1 2 3 b.example.com.", "a.example.com. 30 SRV 1 2 3 .", "--", "--", "b.example.com. 30 A 192.0.2.1"},
+		{"a.example.com. 30 SRV 1 2 3 b.example.com.", "a.example.com. 30 SRV 1 2 3 .", "--", "--",
+			"b.example.com. 30 A 192.0.2.1"},
 	} {
 		for i, qt := range []qtype{typeA, typeAAAA, typeSRV} {
 			m := message(f, "a.example.com.", qt, 0, lines...)
@@ -289,8 +311,8 @@ func FuzzDecode(f *testing.F) {
 			binary.BigEndian.PutUint16(raw, testID)
 		}
 		a, err := decode(raw, testID, "a.example.com", qt)
-		if again, err2 := decode(raw, testID, "a.example.com", qt); told(a, err) != told(again, err2) {
-			t.Fatalf("%s, then %s", told(a, err), told(again, err2))
+		if again, err2 := decode(raw, testID, "a.example.com", qt); inOneLine(a, err) != inOneLine(again, err2) {
+			t.Fatalf("%s, then %s", inOneLine(a, err), inOneLine(again, err2))
 		}
 		if err != nil || len(a.data) == 0 {
 			return
@@ -300,7 +322,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		var m dns.Msg
 		if err := m.Unpack(raw); err != nil {
-			return // it reads the insides of records that don't concern us, too
+			return // the library also reads the contents of records that decode ignores
 		}
 		for _, d := range a.data {
 			if !slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return isRecord(rr, d, &m) }) {
@@ -310,8 +332,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// isRecord says whether the record has this content, for a name that the question or an alias leads
-// to.
+// isRecord reports whether the record has this content, and the name of the question or of an
+// alias.
 func isRecord(rr dns.RR, d datum, m *dns.Msg) bool {
 	led := plain(rr.Header().Name) == "a.example.com" || slices.ContainsFunc(m.Answer, func(c dns.RR) bool {
 		cname, ok := c.(*dns.CNAME)

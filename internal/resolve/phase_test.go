@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// model is the contract told slowly: it lives second by second and counts, where the code compares
-// times.
+// model states what an owner sees of a name in another way: it goes on second by second and counts,
+// where the code compares times.
 type model struct {
 	settings
 	families Families
@@ -26,13 +26,13 @@ type modelFamily struct {
 	stale    int                // seconds left of its staleness
 	denial   int                // seconds left of the TTL of the latest denial, or answer
 	nx       int                // seconds of NXDOMAIN in a row
-	straight bool               // the denial came straight behind a good answer, or was the first result
+	straight bool               // the denial came straight after a good answer, or was the first result
 	empty    int                // seconds of NODATA in a row
 	denied   int                // seconds of this denial in a row
-	left     bool               // it was believed to be empty beside the other family
+	gone     bool               // it was believed to be empty beside the other family
 }
 
-// second passes.
+// second lets a second pass.
 func (m *model) second() {
 	for i := range m.family {
 		f := &m.family[i]
@@ -64,17 +64,17 @@ func (m *model) second() {
 	m.latch()
 }
 
-// latch remembers what a family lost beside the other.
+// latch remembers that a denial beside a good family was believed.
 func (m *model) latch() {
 	for i := range m.family {
 		f, other := &m.family[i], &m.family[1-i]
 		if m.families == IPv4|IPv6 && f.empty >= 30 && other.kind == kindGood && f.kind != kindGood {
-			f.left = true
+			f.gone = true
 		}
 	}
 }
 
-// seconds clamps a TTL.
+// seconds returns a TTL within the bounds.
 func (m *model) seconds(ttl time.Duration) int {
 	return int(m.clamp(ttl) / time.Second)
 }
@@ -116,10 +116,10 @@ func (m *model) good(f *modelFamily, r result) {
 		}
 	}
 	f.good, f.ttl, f.stale = true, m.seconds(r.ttl), int(m.stale/time.Second)
-	f.empty, f.left = 0, false
+	f.empty, f.gone = 0, false
 }
 
-// addrs is what a family may publish.
+// addrs returns the addresses that a family may publish.
 func (m *model) addrs(i int) (all []netip.Addr) {
 	f := &m.family[i]
 	serving := f.ttl > 0 || f.stale > 0
@@ -129,9 +129,9 @@ func (m *model) addrs(i int) (all []netip.Addr) {
 	case kindNXDomain:
 		serving = f.denied < 30 && (f.straight || serving)
 	case kindNoData:
-		serving = !f.left && (serving || m.otherHas(i) && f.straight && f.denied < 30)
+		serving = !f.gone && (serving || m.otherHas(i) && f.straight && f.denied < 30)
 	case kindFailed:
-		serving = serving && !f.left
+		serving = serving && !f.gone
 	}
 	if !serving || !f.good {
 		return nil
@@ -144,7 +144,7 @@ func (m *model) addrs(i int) (all []netip.Addr) {
 	return all
 }
 
-// otherHas says whether the other family is asked for and has addresses.
+// otherHas reports whether the other family is asked for and has addresses.
 func (m *model) otherHas(i int) bool {
 	f := &m.family[1-i]
 	if m.families != IPv4|IPv6 {
@@ -153,7 +153,7 @@ func (m *model) otherHas(i int) bool {
 	return f.kind == kindGood || f.kind == kindFailed && f.good && (f.ttl > 0 || f.stale > 0)
 }
 
-// ill says whether a family keeps the name from being current.
+// ill reports whether a family keeps the name from being current.
 func (m *model) ill(i int) bool {
 	f := &m.family[i]
 	inTTL := f.good && f.ttl > 0
@@ -189,10 +189,10 @@ func randomResult(r *rand.Rand, family int) result {
 	return result{kind: kindGood, data: unique(data), ttl: ttl}
 }
 
-// Three owners with different settings see one pair of records through random results; each second
-// each of them must see what the model tells, and nothing may change at a second that next didn't
+// Three owners with different settings see one pair of records through random results. Each second
+// each of them sees what the model says, and nothing changes at a second that next did not
 // announce.
-func TestPhasesAgreeWithTheModel(t *testing.T) {
+func TestAnswersAreThoseOfTheModel(t *testing.T) {
 	for n := range 60 {
 		r := rand.New(rand.NewPCG(uint64(n), 5))
 		var shared [2]history
@@ -206,7 +206,7 @@ func TestPhasesAgreeWithTheModel(t *testing.T) {
 			keep = max(keep, models[i].removalDelay)
 		}
 		start := time.Unix(1000, 0)
-		told := make([]string, len(models))
+		seen := make([]string, len(models))
 		next := make([]time.Time, len(models))
 		pace := 1 + r.IntN(40)
 		for second := range 400 {
@@ -230,18 +230,11 @@ func TestPhasesAgreeWithTheModel(t *testing.T) {
 				if got != want {
 					t.Fatalf("run %d, second %d, owner %d (%+v):\n got %s\nwant %s", n, second, i, m.settings, got, want)
 				}
-				if got != told[i] && !news && (next[i].IsZero() || next[i].After(now)) {
-					t.Fatalf(
-						"run %d, second %d, owner %d: %s became %s at a time not announced (%v)",
-						n,
-						second,
-						i,
-						told[i],
-						got,
-						next[i],
-					)
+				if got != seen[i] && !news && (next[i].IsZero() || next[i].After(now)) {
+					t.Fatalf("run %d, second %d, owner %d: %s became %s at a time not announced (%v)",
+						n, second, i, seen[i], got, next[i])
 				}
-				told[i], next[i] = got, v.next
+				seen[i], next[i] = got, v.next
 				m.second()
 			}
 		}
@@ -270,8 +263,8 @@ func (m *model) describe() string {
 	return fmt.Sprint(all, ill)
 }
 
-// What an answer says does not depend on the order or number of its records.
-func TestOrderNeverMatters(t *testing.T) {
+// The same records in another order, or twice, are no change.
+func TestOrderOfRecordsDoesNotMatter(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
 		a := randomResult(r, 0)
@@ -289,6 +282,7 @@ func TestOrderNeverMatters(t *testing.T) {
 	}
 }
 
+// A history drops the data that have been absent longest, and keeps all that are present.
 func TestHistoryIsBounded(t *testing.T) {
 	var h history
 	for round := range 20 {

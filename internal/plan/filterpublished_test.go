@@ -16,13 +16,13 @@ import (
 )
 
 // TestFilterJudgesByNameOfLastPlan filters endpoints by the name that led to them. If no plan is
-// remembered, the name of the target in the spec counts. An endpoint with neither stays if some name
-// could allow it.
+// remembered, the name of the target in the spec counts. An endpoint with neither stays if some
+// name could allow it.
 func TestFilterJudgesByNameOfLastPlan(t *testing.T) {
 	endpoints, remembered := planNamedTargets()
 	renamed := v1alpha1.Target{Name: "renamed", Hostname: "pool.example.com"}
 	elsewhere := v1alpha1.Target{Name: "pool", Hostname: "pool.example.org"}
-	all := []string{"pool 203.0.113.1", "pool 203.0.113.2", "srv 203.0.113.3"}
+	all := []string{"pool .1", "pool .2", "srv .3"}
 	for _, tt := range []struct {
 		name    string
 		targets []v1alpha1.Target
@@ -164,7 +164,8 @@ func TestStatusOfFilteredEndpoints(t *testing.T) {
 			if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); got != tt.permitted {
 				t.Errorf("Permitted is %q, want %q", got, tt.permitted)
 			}
-			if got := fmt.Sprintf("%s %d+%d", s.Endpoints.ReadyOfTotal, s.Endpoints.Healthy, s.Endpoints.Unhealthy); got != tt.counts {
+			e := s.Endpoints
+			if got := fmt.Sprintf("%s %d+%d", e.ReadyOfTotal, e.Healthy, e.Unhealthy); got != tt.counts {
 				t.Errorf("%s, want %s", got, tt.counts)
 			}
 		})

@@ -1,45 +1,66 @@
 package plan
 
-import (
-	"net/netip"
-	"testing"
-)
+import "testing"
 
-// TestHandOver: what is shared says what it said before, and the others go only when that costs no
-// request.
-func TestHandOver(t *testing.T) {
-	ports := []Port{{Name: "http", Port: 80, Protocol: "TCP"}}
-	at := func(last byte, ready bool) Endpoint {
-		return Endpoint{
-			Addr:    netip.AddrFrom4([4]byte{203, 0, 113, last}),
-			Ports:   ports,
-			Ready:   ready,
-			Serving: ready,
-			Healthy: ready,
-		}
+// TestHandoverCostsNoRequest hands an adopted Service over. Shared endpoints keep the conditions of
+// their earlier publisher, and its endpoints go only when that costs no request.
+func TestHandoverCostsNoRequest(t *testing.T) {
+	ready := func(address string) Endpoint { return at("", address) }
+	notReady := func(address string) Endpoint {
+		e := at("", address)
+		e.Ready, e.Serving, e.Healthy = false, false, false
+		return e
 	}
-	for name, c := range map[string]struct {
+	for _, tt := range []struct {
+		name         string
 		ours, others []Endpoint
-		judged       bool
-		ready        []bool // ours, once handed over
-		settled      bool
+		allVerdicts  bool
+		wantReady    []bool // of ours
+		wantDone     bool
 	}{
-		"nobody else":                       {ours: []Endpoint{at(1, false)}, ready: []bool{false}, settled: true},
-		"shared, and ready by our verdict":  {ours: []Endpoint{at(1, true)}, others: []Endpoint{at(1, true)}, ready: []bool{true}, settled: true},
-		"shared, unhealthy by our verdict":  {ours: []Endpoint{at(1, false)}, others: []Endpoint{at(1, true)}, judged: true, ready: []bool{true}, settled: true},
-		"shared as standby, no verdict yet": {ours: []Endpoint{at(1, false), at(2, false)}, others: []Endpoint{at(1, true)}, ready: []bool{true, false}},
-		"shared where it is not ready":      {ours: []Endpoint{at(1, false)}, others: []Endpoint{at(1, false), at(2, true)}, ready: []bool{false}},
-		"nothing shared, none ready":        {ours: []Endpoint{at(1, false)}, others: []Endpoint{at(2, true)}, judged: true, ready: []bool{false}},
-		"nothing shared, one ready":         {ours: []Endpoint{at(1, true)}, others: []Endpoint{at(2, true)}, ready: []bool{true}, settled: true},
+		{
+			name: "nobody else publishes",
+			ours: []Endpoint{notReady(".1")}, wantReady: []bool{false}, wantDone: true,
+		},
+		{
+			name: "shared, and ready by our verdict",
+			ours: []Endpoint{ready(".1")}, others: []Endpoint{ready(".1")},
+			wantReady: []bool{true}, wantDone: true,
+		},
+		{
+			name: "shared, and unhealthy by our verdict",
+			ours: []Endpoint{notReady(".1")}, others: []Endpoint{ready(".1")}, allVerdicts: true,
+			wantReady: []bool{true}, wantDone: true,
+		},
+		{
+			name: "shared as standby, and without a verdict",
+			ours: []Endpoint{notReady(".1"), notReady(".2")}, others: []Endpoint{ready(".1")},
+			wantReady: []bool{true, false},
+		},
+		{
+			name: "shared where it is not ready",
+			ours: []Endpoint{notReady(".1")}, others: []Endpoint{notReady(".1"), ready(".2")},
+			wantReady: []bool{false},
+		},
+		{
+			name: "nothing shared, and none ready",
+			ours: []Endpoint{notReady(".1")}, others: []Endpoint{ready(".2")}, allVerdicts: true,
+			wantReady: []bool{false},
+		},
+		{
+			name: "nothing shared, and one ready",
+			ours: []Endpoint{ready(".1")}, others: []Endpoint{ready(".2")},
+			wantReady: []bool{true}, wantDone: true,
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got, settled := HandOver(c.ours, c.others, c.judged)
-			if settled != c.settled {
-				t.Errorf("the others may go: %t, want %t", settled, c.settled)
+		t.Run(tt.name, func(t *testing.T) {
+			got, done := HandOver(tt.ours, tt.others, tt.allVerdicts)
+			if done != tt.wantDone {
+				t.Errorf("the others may go: %t, want %t", done, tt.wantDone)
 			}
 			for i := range got {
-				if got[i].Ready != c.ready[i] {
-					t.Errorf("%s ready=%t, want %t", got[i].Addr, got[i].Ready, c.ready[i])
+				if got[i].Ready != tt.wantReady[i] {
+					t.Errorf("%s ready=%t, want %t", got[i].Addr, got[i].Ready, tt.wantReady[i])
 				}
 			}
 		})

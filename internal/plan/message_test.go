@@ -8,13 +8,20 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-func TestMessagesAreBounded(t *testing.T) {
+// TestLongMessagesAreCutAfterAWord cuts messages to 1024 bytes, in valid UTF-8.
+func TestLongMessagesAreCutAfterAWord(t *testing.T) {
 	for _, c := range []struct{ what, text, want string }{
 		{"nothing", "", ""},
 		{"just short enough", strings.Repeat("x", 1024), strings.Repeat("x", 1024)},
-		{"cut after a word", strings.Repeat("words ", 200), strings.Repeat("words ", 164) + "words … and 211 more characters"},
+		{
+			"cut after a word",
+			strings.Repeat("words ", 200), strings.Repeat("words ", 164) + "words … and 211 more characters",
+		},
 		{"one long word", strings.Repeat("x", 2000), strings.Repeat("x", 995) + " … and 1005 more characters"},
-		{"no character is cut in two", "a" + strings.Repeat("é", 1000), "a" + strings.Repeat("é", 497) + " … and 503 more characters"},
+		{
+			"no character is cut in two",
+			"a" + strings.Repeat("é", 1000), "a" + strings.Repeat("é", 497) + " … and 503 more characters",
+		},
 	} {
 		got := bounded(c.text, maxMessage)
 		if got != c.want {
@@ -26,7 +33,8 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// Whatever users write, the API server takes the status that tells them what is wrong with it.
+// TestConditionsOfLongNamesAreBounded writes names of 12,000 characters. The API server still
+// accepts the status that says what is wrong with them.
 func TestConditionsOfLongNamesAreBounded(t *testing.T) {
 	b := &v1alpha1.ExternalBackend{}
 	b.Spec.Service = &v1alpha1.Service{Labels: map[string]v1alpha1.LabelValue{}}

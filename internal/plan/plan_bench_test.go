@@ -18,11 +18,10 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// BenchmarkFlip plans one endpoint's change of health, from the spec to the slice that is written:
-// what stands between a verdict and its write. A manager that has 100,000 endpoints in 100
-// ExternalBackends holds them all and plans the one that the flip concerns; "anew" is what a plan
-// costs that nothing can be recalled for. cpu-ms/op is the user and system time of the whole
-// process, the garbage collector's included.
+// BenchmarkFlip plans one endpoint's change of health, from the verdict to the slice to write. The
+// manager holds 100,000 endpoints in 100 ExternalBackends, and plans the one that changes. "anew"
+// is the cost of a plan without a cache. cpu-ms/op is the user and system time of the whole
+// process, garbage collection included.
 func BenchmarkFlip(b *testing.B) {
 	others := make([]*flip, 100)
 	for i := range others {
@@ -38,7 +37,7 @@ func BenchmarkFlip(b *testing.B) {
 
 func benchmarkFlip(b *testing.B, n int, anew bool) {
 	f := newFlip(n)
-	for range 2 { // publishes all, and sees that it is
+	for range 2 { // publish all, then fill the cache
 		f.plan()
 	}
 	b.ReportAllocs()
@@ -57,7 +56,7 @@ func benchmarkFlip(b *testing.B, n int, anew bool) {
 	b.ReportMetric((cpuTime(b)-began).Seconds()*1000/float64(b.N), "cpu-ms/op")
 }
 
-// cpuTime is what the process has used.
+// cpuTime returns the CPU time that the process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -66,7 +65,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// flip is one ExternalBackend whose slices follow each plan.
+// flip is one ExternalBackend. Its slices follow each plan.
 type flip struct {
 	backend *v1alpha1.ExternalBackend
 	service *corev1.Service
@@ -80,8 +79,8 @@ type flip struct {
 	writes  int
 }
 
-// newFlip has n healthy endpoints: up to 1,024 literal targets, and names of 100 addresses for the
-// rest.
+// newFlip returns n healthy endpoints: up to 1,024 literal targets, or names with 100 addresses
+// each.
 func newFlip(n int) *flip {
 	f := &flip{
 		backend: &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default"}},
@@ -124,21 +123,17 @@ func (f *flip) plan() endpointslice.Changes {
 	}
 	published := endpointslice.Published(existing)
 	c := f.cache.Candidates(Input{
-		Backend: f.backend, Families: FamiliesOf(f.service), ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(f.service, p) },
-		Answers: f.answers, Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} }, Published: published, NamedAddrs: f.named, Max: 10000, Now: testNow,
+		Backend: f.backend, Families: FamiliesOf(f.service),
+		ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(f.service, p) },
+		Answers:    f.answers, Published: published, NamedAddrs: f.named, Max: 10000, Now: testNow,
+		Permit: func(string, netip.Addr, []Port) Refusal { return Refusal{} },
 	}, endpointslice.Template{Namespace: "default", Service: "shop", Backend: "shop", Max: 100})
 	f.probes, _ = c.Probes(f.probes)
 	f.named = c.NamedAddrs(f.named)
-	p := Publish(
-		PublishInput{
-			Backend:   f.backend,
-			Published: published,
-			State:     func(i int) ProbeState { return f.states[i] },
-			Tier:      f.tier,
-			Now:       testNow,
-		},
-		&c,
-	)
+	p := Publish(PublishInput{
+		Backend: f.backend, Published: published, Tier: f.tier, Now: testNow,
+		State: func(i int) ProbeState { return f.states[i] },
+	}, &c)
 	f.tier = &p.Tier
 	changes := f.cache.Slices(p.Endpoints)
 	for _, list := range [][]*discoveryv1.EndpointSlice{changes.Create, changes.Update} {

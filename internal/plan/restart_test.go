@@ -14,14 +14,14 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// TestRestartWritesNothing leads ExternalBackends with several tiers through random verdicts and
-// specs. After each step a manager without memory finds every slice as it should be: health, the
-// active tier, fail-open and ends of draining are read back from what is published.
+// TestRestartWritesNothing plays random verdicts and specs of ExternalBackends with several tiers.
+// After each step a manager without memory has nothing to write, because it reads health, the
+// active tier, fail-open and the ends of draining back from the slices.
 func TestRestartWritesNothing(t *testing.T) {
 	for seed := range uint64(600) {
 		l := newTieredLife(seed)
 		for step := range 12 {
-			l.happen()
+			l.change()
 			l.plan(t)
 			restarted := *l.world
 			restarted.slices = maps.Clone(l.slices)
@@ -34,7 +34,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 }
 
-// tieredLife is a world whose targets are in several tiers, and what may happen to it.
+// tieredLife is a world whose targets are in several tiers, with random changes.
 type tieredLife struct {
 	*world
 	random *rand.Rand
@@ -46,7 +46,8 @@ func newTieredLife(seed uint64) *tieredLife {
 		backend: &v1alpha1.ExternalBackend{
 			ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid-of-shop"},
 		},
-		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{}, verdicts: map[string]string{}, denied: map[string]string{},
+		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{},
+		verdicts: map[string]string{}, denied: map[string]string{},
 		families: []corev1.IPFamily{corev1.IPv4Protocol}, max: 10000, now: testNow,
 	}}
 	spec := &l.backend.Spec
@@ -54,8 +55,11 @@ func newTieredLife(seed uint64) *tieredLife {
 	spec.DrainSeconds = []*int32{nil, new(int32(30))}[r.IntN(2)]
 	spec.HealthCheck = &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}
 	spec.Failover = &v1alpha1.Failover{
-		MinHealthyPercent: []int32{1, 50, 100}[r.IntN(3)], FailbackDelaySeconds: []*int32{nil, new(int32(0))}[r.IntN(2)],
-		WhenNoTierQualifies: []v1alpha1.NoTierPolicy{v1alpha1.NoTierHealthyEndpoints, v1alpha1.NoTierAllEndpoints}[r.IntN(2)],
+		MinHealthyPercent:    []int32{1, 50, 100}[r.IntN(3)],
+		FailbackDelaySeconds: []*int32{nil, new(int32(0))}[r.IntN(2)],
+		WhenNoTierQualifies: []v1alpha1.NoTierPolicy{
+			v1alpha1.NoTierHealthyEndpoints, v1alpha1.NoTierAllEndpoints,
+		}[r.IntN(2)],
 	}
 	for range 2 + r.IntN(6) {
 		l.addTarget()
@@ -70,8 +74,8 @@ func (l *tieredLife) addTarget() {
 	})
 }
 
-// happen is mostly news of health.
-func (l *tieredLife) happen() {
+// change changes verdicts, and now and then the spec.
+func (l *tieredLife) change() {
 	l.now = l.now.Add(time.Duration(l.random.IntN(40)) * time.Second)
 	targets := l.backend.Spec.Targets
 	for range l.random.IntN(1 + len(targets)) {
@@ -92,7 +96,9 @@ func (l *tieredLife) happen() {
 			l.backend.Spec.Targets = append(targets[:i:i], targets[i+1:]...)
 		}
 	case 2:
-		targets[i].AdminState = []v1alpha1.AdminState{v1alpha1.AdminStateActive, v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled}[l.random.IntN(3)]
+		targets[i].AdminState = []v1alpha1.AdminState{
+			v1alpha1.AdminStateActive, v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled,
+		}[l.random.IntN(3)]
 	case 3:
 		targets[i].Tier = new(int32(l.random.IntN(3)))
 	}

@@ -119,7 +119,8 @@ func runScenario(t *testing.T, s scenario) string {
 		backend: &v1alpha1.ExternalBackend{
 			ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid-of-shop"},
 		},
-		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{}, verdicts: map[string]string{}, denied: map[string]string{},
+		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{},
+		verdicts: map[string]string{}, denied: map[string]string{},
 		families: []corev1.IPFamily{corev1.IPv4Protocol}, max: 10000, now: testNow,
 	}
 	for _, step := range s.Steps {
@@ -186,9 +187,8 @@ func (w *world) plan(t *testing.T) (changes endpointslice.Changes) {
 	c := w.cache.Candidates(Input{
 		Backend: w.backend, Families: FamiliesOf(w.service), Headless: Headless(w.service),
 		ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(w.service, p) },
-		Answers: maps.Clone(
-			w.answers,
-		), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status, Probes: w.probes, NamedAddrs: w.named, Max: w.max, Now: w.now,
+		Answers:    maps.Clone(w.answers), Permit: w.permit, Rules: w.rules, Published: published, Status: w.status,
+		Probes: w.probes, NamedAddrs: w.named, Max: w.max, Now: w.now,
 	}, endpointslice.Template{
 		Namespace: "default", Service: w.service.Name, Backend: "shop", Headless: Headless(w.service),
 		ZoneHints: w.service.Spec.TrafficDistribution != nil, Max: 100,

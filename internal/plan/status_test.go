@@ -17,8 +17,8 @@ import (
 
 var statusStart = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// statusOf is the status of a backend whose targets have one endpoint each, of the given verdicts;
-// more is done to the input before.
+// statusOf returns the status of a backend whose targets have one endpoint each, with these
+// verdicts. more may change the input.
 func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "shop", Generation: 1}}
 	b.Spec.HealthCheck = &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}
@@ -49,8 +49,8 @@ func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	return Status(in)
 }
 
-// TestStalledAfterTwoMinutes: what another object may mend is in progress at first; an invalid spec
-// is not.
+// TestStalledAfterTwoMinutes sets reasons that another object may solve. They count as in progress
+// for two minutes; an invalid spec does not.
 func TestStalledAfterTwoMinutes(t *testing.T) {
 	for reason, wait := range map[string]time.Duration{
 		v1alpha1.ReasonInvalidSpec:     0,
@@ -107,24 +107,26 @@ func TestStalledAfterTwoMinutes(t *testing.T) {
 			if late := at(statusStart.Add(wait), early.Status); stalled(late) != reason || !late.Next.IsZero() {
 				t.Errorf("two minutes later: Stalled %q, next look %v", stalled(late), late.Next)
 			}
-			mended := statusOf(
-				[]ProbeState{{Verdict: Healthy}},
-				func(in *StatusInput) { in.Previous = at(statusStart.Add(wait), early.Status).Status },
-			)
-			if stalled(mended) != "" {
-				t.Errorf("mended, and still Stalled for %s", stalled(mended))
+			solved := statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) {
+				in.Previous = at(statusStart.Add(wait), early.Status).Status
+			})
+			if stalled(solved) != "" {
+				t.Errorf("solved, and still Stalled for %s", stalled(solved))
 			}
 		})
 	}
 }
 
-// TestReadySharedCause: where all targets lack endpoints that are ready for one cause, Ready names
-// it.
-func TestReadySharedCause(t *testing.T) {
+// TestReadyNamesSharedReason makes all targets lack ready endpoints. If they do for one reason,
+// Ready has that reason.
+func TestReadyNamesSharedReason(t *testing.T) {
+	notFound := Answer{Status: AnswerFailed, Reason: v1alpha1.TargetReasonNameNotFound, Cause: "NXDOMAIN"}
+	pending := Answer{Status: AnswerPending}
 	dead := []ProbeState{{Verdict: Unhealthy, Reason: "Timeout"}, {Verdict: Unhealthy, Reason: "ConnectionRefused"}}
 	unpublished := func(note TargetNotes, named bool) func(*StatusInput) {
 		return func(in *StatusInput) {
-			in.Candidates.Endpoints, in.Candidates.origins, in.Publication.Endpoints, in.Publication.States = nil, nil, nil, nil
+			in.Candidates.Endpoints, in.Candidates.origins = nil, nil
+			in.Publication.Endpoints, in.Publication.States = nil, nil
 			for i := range in.Candidates.Notes {
 				in.Candidates.Notes[i] = note
 				if named {
@@ -144,12 +146,8 @@ func TestReadySharedCause(t *testing.T) {
 		{"no target", nil, nil, v1alpha1.ReasonNoReadyEndpoints},
 		{"all denied", dead, unpublished(TargetNotes{Denied: "address not allowed"}, false), v1alpha1.ReasonTargetDenied},
 		{"no family", dead, unpublished(TargetNotes{OtherFamily: 1}, false), v1alpha1.TargetReasonFamilyNotServed},
-		{
-			"no name", dead,
-			unpublished(TargetNotes{Answer: Answer{Status: AnswerFailed, Reason: v1alpha1.TargetReasonNameNotFound, Cause: "NXDOMAIN"}}, true),
-			v1alpha1.ReasonResolutionFailed,
-		},
-		{"no answer yet", dead, unpublished(TargetNotes{Answer: Answer{Status: AnswerPending}}, true), v1alpha1.ReasonNoReadyEndpoints},
+		{"no name", dead, unpublished(TargetNotes{Answer: notFound}, true), v1alpha1.ReasonResolutionFailed},
+		{"no answer yet", dead, unpublished(TargetNotes{Answer: pending}, true), v1alpha1.ReasonNoReadyEndpoints},
 		{"all draining", dead, func(in *StatusInput) {
 			for i := range in.Backend.Spec.Targets {
 				in.Backend.Spec.Targets[i].AdminState = v1alpha1.AdminStateDraining
@@ -168,9 +166,9 @@ func TestReadySharedCause(t *testing.T) {
 	}
 }
 
-// TestTargetTransitionTimes: each state is told with the time since when it holds, after a restart
-// too, and of targets that status had no room for.
-func TestTargetTransitionTimes(t *testing.T) {
+// TestTransitionTimesSurviveRestart checks since when each target has been in its state, also after
+// a restart, and for targets that status omits.
+func TestTransitionTimesSurviveRestart(t *testing.T) {
 	verdicts := slices.Repeat([]ProbeState{{Verdict: Healthy}}, 70)
 	first := statusOf(verdicts, nil)
 	if n := len(first.Status.Targets); n != v1alpha1.MaxStatusTargets || first.Status.OmittedTargets != 6 {
@@ -216,7 +214,7 @@ func TestTargetTransitionTimes(t *testing.T) {
 	}
 }
 
-// TestTargetMessageIsBounded: whatever the details are, the schema takes the message.
+// TestTargetMessageIsBounded gives a probe a long detail. The schema still accepts the message.
 func TestTargetMessageIsBounded(t *testing.T) {
 	r := statusOf([]ProbeState{{Verdict: Unhealthy, Reason: "UnexpectedStatus", Detail: strings.Repeat("ß", 300)}}, nil)
 	if n := len(r.Status.Targets[0].Message); n > v1alpha1.MaxTargetMessage || n < v1alpha1.MaxTargetMessage-2 {

@@ -72,7 +72,7 @@ func TestBlindnessIsInTheStatus(t *testing.T) {
 	const told = "takes its own network for broken"
 	for _, blind := range []bool{true, false} {
 		env.prober.blind = blind
-		env.reconciler.memories.of(shop).statusTime = env.reconciler.now().Add(-statusPeriod)
+		env.reconciler.states.of(shop).reported.statusTime = env.reconciler.now().Add(-statusPeriod)
 		env.settle()
 		got := env.condition(v1alpha1.ConditionHealthy)
 		if strings.Contains(got, told) != blind || !strings.HasPrefix(got, "True Healthy: 2 of 2 ") {

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,13 +14,6 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
-
-// serviceGrace is how long a new ExternalBackend that finds slices of its own waits for their
-// Service, so that a restore can bring the Service back with its ClusterIP.
-const serviceGrace = 30 * time.Second
-
-// ownerless reports whether s has no owner, so that the garbage collector will never delete it.
-func ownerless(s *discoveryv1.EndpointSlice) bool { return len(s.OwnerReferences) == 0 }
 
 // removeOrphans deletes those slices of an ExternalBackend that is gone which nobody else will ever
 // delete: they have no owner, their Service does not exist, and the time for a restore is over. It
@@ -89,16 +81,4 @@ func (r *Reconciler) liveBackend(ctx context.Context, key types.NamespacedName) 
 		return nil, err
 	}
 	return &list.Items[0], nil
-}
-
-// awaitsService returns until when b waits for its Service to be restored; zero if it does not.
-// Only a new ExternalBackend that finds slices of its own without an owner waits.
-func (r *Reconciler) awaitsService(b *v1alpha1.ExternalBackend, o *observation) time.Time {
-	until := r.sinceStart(b.CreationTimestamp).Add(serviceGrace)
-	isNew := !meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionProgrammed)
-	missing := o.service == nil && b.Spec.ServiceRef == nil
-	if isNew && missing && until.After(r.now()) && slices.ContainsFunc(o.slices, ownerless) {
-		return until
-	}
-	return time.Time{}
 }

@@ -785,7 +785,7 @@ func TestInvalidRests(t *testing.T) {
 	env.spec(literalSpec)
 	env.spec(referring)
 	env.settle()
-	env.reconciler.memories.of(shop).refs.read = time.Now().Add(-time.Hour)
+	env.reconciler.states.of(shop).planning.refs.read = time.Now().Add(-time.Hour)
 	env.spec(
 		`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Connection, value: close}]}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`,
 	)

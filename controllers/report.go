@@ -21,52 +21,52 @@ const statusPeriod = 10 * time.Second
 
 // report writes the status if it has changed, the events and the metrics. It returns when a status
 // that was held back is due.
-func (r *Reconciler) report(
-	ctx context.Context, b *v1alpha1.ExternalBackend, out *outcome, m *memory,
-) (time.Time, error) {
-	before := out.status.Previous
-	result := plan.Status(out.status)
-	status := result.Status
-	m.targets = result.TargetMemory
-	r.Metrics.status(client.ObjectKeyFromObject(b), &status)
-	out.next = earlier(out.next, result.Next)
+func (r *reconciliation) report(ctx context.Context) (time.Time, error) {
+	state := &r.state.reported
+	before := r.observed.status
+	planned := plan.Status(r.result.status)
+	after := planned.Status
+	state.targets = planned.TargetMemory
+	r.Metrics.status(r.key(), &after)
+	r.result.next = earlier(r.result.next, planned.Next)
 
-	events := slices.Concat(out.events, r.verdictEvents(b, status, out, m))
-	due, err := r.writeStatus(ctx, b, before, status, m)
+	events := slices.Concat(r.result.events, r.verdictEvents(after.ActiveTier))
+	due, err := r.writeStatus(ctx, before, after)
 	logged := events
 	if err == nil && due.IsZero() {
-		logged = append(slices.Clip(events), conditionLog(before.Conditions, status.Conditions)...)
-		events = append(events, conditionEvents(before.Conditions, status.Conditions)...)
+		logged = append(slices.Clip(events), conditionLog(before.Conditions, after.Conditions)...)
+		events = append(events, conditionEvents(before.Conditions, after.Conditions)...)
 	}
 
-	for _, e := range m.events.admit(events, r.now()) {
-		e.emit(r.Recorder, b)
+	for _, e := range state.events.admit(events, r.now()) {
+		e.emit(r.Recorder, r.backend)
 	}
 	log := ctrl.LoggerFrom(ctx)
-	for _, e := range m.logged.admit(logged, r.now()) {
+	for _, e := range state.logged.admit(logged, r.now()) {
 		log.Info(e.text, "reason", e.reason)
 	}
 	return due, err
 }
 
 // writeStatus patches what differs from before. It returns when a write that was held back is due.
-func (r *Reconciler) writeStatus(
-	ctx context.Context, b *v1alpha1.ExternalBackend, before, after v1alpha1.ExternalBackendStatus, m *memory,
+func (r *reconciliation) writeStatus(
+	ctx context.Context, before, after v1alpha1.ExternalBackendStatus,
 ) (time.Time, error) {
 	if equality.Semantic.DeepEqual(before, after) {
 		return time.Time{}, nil
 	}
+	state := &r.state.reported
 	urgent := !sameConditions(before.Conditions, after.Conditions) || !sameTier(before.ActiveTier, after.ActiveTier)
-	if due := m.statusTime.Add(statusPeriod); due.After(r.now()) && !urgent {
+	if due := state.statusTime.Add(statusPeriod); due.After(r.now()) && !urgent {
 		return due, nil
 	}
 
-	old, changed := b.DeepCopy(), b.DeepCopy()
+	old, changed := r.backend.DeepCopy(), r.backend.DeepCopy()
 	old.Status, changed.Status = before, after
 	if err := r.Status().Patch(ctx, changed, client.MergeFrom(old)); err != nil {
 		return time.Time{}, client.IgnoreNotFound(err)
 	}
-	m.wroteStatus(&after, changed.ResourceVersion, r.now())
+	state.wroteStatus(&after, changed.ResourceVersion, r.now())
 	return time.Time{}, nil
 }
 
@@ -93,29 +93,26 @@ func sameConditions(before, after []metav1.Condition) bool {
 
 // verdictEvents report the verdicts and tiers that have changed since the last report, and set the
 // metrics. State restored from slices at startup emits no events.
-func (r *Reconciler) verdictEvents(
-	b *v1alpha1.ExternalBackend, status v1alpha1.ExternalBackendStatus, out *outcome, m *memory,
-) []pendingEvent {
-	p := out.status.Publication
+func (r *reconciliation) verdictEvents(tier *int32) []pendingEvent {
+	p := r.result.status.Publication
 	if p == nil {
 		return nil
 	}
 
+	state, verdicts := &r.state.reported, r.state.engines.verdicts
 	var events []pendingEvent
 	hasEndpoints := len(p.Endpoints) > 0
-	if before := m.reported; before != nil {
+	if before := state.last; before != nil {
 		if hasEndpoints = hasEndpoints || before.hadEndpoints; hasEndpoints {
-			events = trafficEvents(b, p, *before, status.ActiveTier)
+			events = trafficEvents(r.backend, p, *before, tier)
 		}
-		transitions := m.verdicts.since(before.verdicts)
+		transitions := verdicts.since(before.verdicts)
 		events = append(events, endpointEvents(transitions)...)
 		r.Metrics.transitions(transitions)
 	}
 
-	m.reported = &lastReported{
-		verdicts: m.verdicts, tier: status.ActiveTier, failOpen: p.FailOpen, hadEndpoints: hasEndpoints,
-	}
-	r.Metrics.endpoints(client.ObjectKeyFromObject(b), plan.CountStates(out.status.Candidates, p))
+	state.last = &lastReported{verdicts: verdicts, tier: tier, failOpen: p.FailOpen, hadEndpoints: hasEndpoints}
+	r.Metrics.endpoints(r.key(), plan.CountStates(r.result.status.Candidates, p))
 	return events
 }
 

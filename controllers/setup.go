@@ -92,8 +92,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 	}
 
 	health := &healthQueue{lastWrite: func(key types.NamespacedName) time.Time {
-		if m := r.memories.peek(key); m != nil {
-			return m.lastWrite()
+		if m := r.states.peek(key); m != nil {
+			return m.lastSliceWrite()
 		}
 		return time.Time{}
 	}}

@@ -103,8 +103,8 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 		informers := watching(t, env)
 		p.enqueue = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
 		addr := netip.MustParseAddrPort("203.0.113.1:8080")
-		m := r.memories.of(shop)
-		m.setDial(map[netip.AddrPort]string{addr: ""})
+		state := r.states.of(shop)
+		state.engines.setDial(map[netip.AddrPort]string{addr: ""})
 		if err := r.PermitDial(shop, addr); err == nil || compiled.Load() > 0 {
 			t.Errorf("before anybody has reconciled: %v, compiled %d times", err, compiled.Load())
 		}

@@ -77,7 +77,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, health *healthQueue) error 
 func (r *Reconciler) overlayHandler(requests handler.MapFunc) handler.EventHandler {
 	return deletionHandler{handler.EnqueueRequestsFromMapFunc(requests), func(ctx context.Context, deleted client.Object) {
 		for _, request := range requests(ctx, deleted) {
-			if m := r.memories.peek(request.NamespacedName); m != nil {
+			if m := r.states.peek(request.NamespacedName); m != nil {
 				m.writes.DeletionSeen(deleted)
 			}
 		}
@@ -152,8 +152,8 @@ func (r *Reconciler) statusEdited(e event.UpdateEvent) bool {
 	if !ok1 || !ok2 || equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return false
 	}
-	m := r.memories.peek(client.ObjectKeyFromObject(after))
-	return m == nil || m.writtenStatus() != after.ResourceVersion
+	m := r.states.peek(client.ObjectKeyFromObject(after))
+	return m == nil || m.reported.writtenVersion() != after.ResourceVersion
 }
 
 // serviceRangesChanged reports whether a ServiceCIDR has other ranges, as when a cluster becomes

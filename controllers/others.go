@@ -1,0 +1,257 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/writecache"
+)
+
+// The managers of EndpointSlices in kube-controller-manager, and the label with which its endpoints
+// controller marks Endpoints.
+const (
+	managedByCore       = "endpointslice-controller.k8s.io"
+	managedByMirroring  = "endpointslicemirroring-controller.k8s.io"
+	labelEndpointsOwner = "endpoints.kubernetes.io/managed-by"
+)
+
+// siblings are the other ExternalBackends on the Service.
+type siblings struct {
+	// siblingEndpoints is what they publish, in part older siblings and in part younger ones.
+	siblingEndpoints, olderSiblingEndpoints, youngerSiblingEndpoints []endpointslice.Endpoint
+	// siblingNames has the sibling behind each of these addresses.
+	siblingNames map[netip.Addr]string
+	// abandoned are slices whose ExternalBackend is gone.
+	abandoned []*discoveryv1.EndpointSlice
+	// retained are those of them that were retained with the Service.
+	retained []*discoveryv1.EndpointSlice
+}
+
+// foreign is what somebody else publishes behind the Service.
+type foreign struct {
+	// conflicting names what we may not remove.
+	conflicting []string
+	// removableSlices and removableEndpoints are what we may remove once our endpoints are published.
+	removableSlices    []*discoveryv1.EndpointSlice
+	removableEndpoints *metav1.PartialObjectMetadata
+	// mirroredSlices are deleted together with the Endpoints that they mirror.
+	mirroredSlices []*discoveryv1.EndpointSlice
+}
+
+// readOthers reads what others publish behind the Service.
+func (r *Reconciler) readOthers(ctx context.Context, o *observation, state *planningState) error {
+	b := o.backend
+	service := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
+	behind, err := r.listSlices(ctx, service.Namespace, indexService, service.Name)
+	if err != nil {
+		return err
+	}
+	own := sliceNames(o.slices)
+	behind = slices.DeleteFunc(behind, func(s *discoveryv1.EndpointSlice) bool { return own[s.Name] })
+	if o.siblings, err = r.readSiblings(ctx, b, behind); err != nil {
+		return err
+	}
+	endpoints, err := r.readEndpoints(ctx, service, state)
+	if err != nil {
+		return err
+	}
+
+	o.foreign = classifyForeign(b, o.service, behind, endpoints)
+	o.classifyAbandoned()
+	removable := len(o.removableSlices)+len(o.mirroredSlices) > 0 || o.removableEndpoints != nil
+	if adopts(b) && removable {
+		if err := r.readHandover(ctx, service, o); err != nil {
+			return err
+		}
+	}
+
+	due, next := state.abandoned(o.retained, r.now())
+	o.removableSlices, o.retainedUntil = append(o.removableSlices, due...), next
+	return nil
+}
+
+// readSiblings reads the ExternalBackends whose slices are behind the Service.
+func (r *Reconciler) readSiblings(
+	ctx context.Context, b *v1alpha1.ExternalBackend, behind []*discoveryv1.EndpointSlice,
+) (siblings, error) {
+	bySibling := map[string][]*discoveryv1.EndpointSlice{}
+	for _, s := range behind {
+		if managedByUs(s) {
+			name := s.Labels[v1alpha1.LabelName]
+			bySibling[name] = append(bySibling[name], s)
+		}
+	}
+
+	var out siblings
+	for name, theirs := range bySibling {
+		var sibling v1alpha1.ExternalBackend
+		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && collected(&sibling):
+			out.abandoned = append(out.abandoned, theirs...)
+		case err != nil:
+			return siblings{}, err
+		default:
+			out.add(name, endpointslice.Published(theirs).Endpoints(), isOlder(&sibling, b))
+		}
+	}
+	return out, nil
+}
+
+func managedByUs(s *discoveryv1.EndpointSlice) bool {
+	return s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
+}
+
+// add adds what the sibling of that name publishes.
+func (o *siblings) add(name string, published []endpointslice.Endpoint, older bool) {
+	if o.siblingNames == nil {
+		o.siblingNames = make(map[netip.Addr]string, len(published))
+	}
+	for i := range published {
+		if a := published[i].Addr; o.siblingNames[a] == "" {
+			o.siblingNames[a] = name
+		}
+	}
+
+	o.siblingEndpoints = append(o.siblingEndpoints, published...)
+	if older {
+		o.olderSiblingEndpoints = append(o.olderSiblingEndpoints, published...)
+	} else {
+		o.youngerSiblingEndpoints = append(o.youngerSiblingEndpoints, published...)
+	}
+}
+
+// isOlder reports whether a was created before b.
+func isOlder(a, b *v1alpha1.ExternalBackend) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// readEndpoints returns the metadata of the Endpoints of the Service; without a name where there
+// are none.
+func (r *Reconciler) readEndpoints(
+	ctx context.Context, service types.NamespacedName, state *planningState,
+) (*metav1.PartialObjectMetadata, error) {
+	var endpoints metav1.PartialObjectMetadata
+	endpoints.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Endpoints"))
+	if err := r.Get(ctx, service, &endpoints); client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	if writecache.Newer(state.markedEndpoints, endpoints.ResourceVersion) { // the cache does not show our mark yet
+		metav1.SetMetaDataLabel(&endpoints.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
+	}
+	return &endpoints, nil
+}
+
+// classifyForeign separates what we may remove from what we may not. If the Service is ours, we may
+// remove what kube-controller-manager left of a selector that is gone. If b adopts the Service, we
+// may remove what nobody controls. Mirrored slices are deleted with their Endpoints.
+func classifyForeign(
+	b *v1alpha1.ExternalBackend, service *corev1.Service,
+	behind []*discoveryv1.EndpointSlice, endpoints *metav1.PartialObjectMetadata,
+) foreign {
+	var out foreign
+	owned := b.Spec.ServiceRef == nil && service != nil && plan.Owns(b, service)
+	mirrors := endpoints.Name != "" && endpoints.Labels[discoveryv1.LabelSkipMirror] != "true"
+	removable := mirrors && (adopts(b) || owned && endpoints.Labels[labelEndpointsOwner] != "")
+	switch {
+	case removable:
+		out.removableEndpoints = endpoints
+	case mirrors:
+		out.conflicting = append(out.conflicting, fmt.Sprintf("Endpoints %q", endpoints.Name))
+	}
+
+	for _, s := range behind {
+		manager := s.Labels[discoveryv1.LabelManagedBy]
+		switch {
+		case managedByUs(s):
+		case manager == managedByMirroring && (removable || !mirrors):
+			out.mirroredSlices = append(out.mirroredSlices, s)
+		case manager == managedByCore && (owned || adopts(b)), adopts(b) && metav1.GetControllerOf(s) == nil:
+			out.removableSlices = append(out.removableSlices, s)
+		default:
+			out.conflicting = append(out.conflicting, fmt.Sprintf("EndpointSlice %q", s.Name))
+		}
+	}
+	return out
+}
+
+// adopts reports whether b may take over what others publish behind its Service.
+func adopts(b *v1alpha1.ExternalBackend) bool {
+	return b.Spec.Service != nil && b.Spec.Service.AdoptionPolicy == v1alpha1.AdoptionPolicyIfSelectorless
+}
+
+// ownerless reports whether the garbage collector will never delete s.
+func ownerless(s *discoveryv1.EndpointSlice) bool { return len(s.OwnerReferences) == 0 }
+
+// classifyAbandoned decides about slices whose ExternalBackend is gone. Those without an owner wait
+// for it to come back, as in a restore: nobody touches them, and their addresses stay claimed. All
+// others are taken over: those that the garbage collector is about to delete with the
+// ExternalBackend, and, in time, those that were retained with the Service.
+func (o *observation) classifyAbandoned() {
+	for _, s := range o.abandoned {
+		published := endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
+		if ownerless(s) {
+			o.add(s.Labels[v1alpha1.LabelName], published, true)
+			continue
+		}
+		o.handover = append(o.handover, published...)
+		if owner := metav1.GetControllerOf(s); owner == nil || owner.Kind != "ExternalBackend" {
+			o.retained = append(o.retained, s)
+		}
+	}
+}
+
+// readHandover reads the endpoints of foreign objects that may be removed. The cache does not keep
+// them.
+func (r *Reconciler) readHandover(ctx context.Context, service types.NamespacedName, o *observation) error {
+	var full []*discoveryv1.EndpointSlice
+	for _, s := range slices.Concat(o.removableSlices, o.mirroredSlices) {
+		var live discoveryv1.EndpointSlice
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(s), &live); err == nil {
+			full = append(full, &live)
+		} else if !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	o.handover = append(o.handover, endpointslice.Published(full).Endpoints()...)
+
+	if o.removableEndpoints == nil {
+		return nil
+	}
+	var endpoints corev1.Endpoints //nolint:staticcheck // existing ones must be taken over
+	if err := r.Live.Get(ctx, service, &endpoints); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	o.handover = append(o.handover, plan.ReadEndpoints(&endpoints)...)
+	return nil
+}
+
+// message names what others publish behind the Service and we may not remove; "" where
+// there is nothing.
+func (o *foreign) message(service string) string {
+	if len(o.conflicting) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("Behind Service %q there are endpoints of others: %s",
+		service, strings.Join(o.conflicting[:min(len(o.conflicting), 3)], ", "))
+	if more := len(o.conflicting) - 3; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + "."
+}

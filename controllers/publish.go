@@ -1,0 +1,217 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/resolve"
+)
+
+// slicePlan is what publish goes by.
+type slicePlan struct {
+	traits      serviceTraits
+	candidates  plan.Candidates
+	publication plan.Publication
+	changes     endpointslice.Changes
+	// handedOver reports whether others may stop to publish once the changes are written.
+	handedOver bool
+}
+
+// publish writes the slices with the endpoints.
+func (r *reconciliation) publish(ctx context.Context) {
+	p := r.planSlices()
+	written := r.applySlices(ctx, p.changes)
+	// After a failure the Service may not be ours, and its other endpoints with it.
+	if p.handedOver && written && r.result.ok() {
+		r.removeForeignEndpoints(ctx)
+	}
+	r.reportMismatch(&p.traits, &p.candidates)
+
+	r.result.next = earlier(r.result.next, p.publication.Next)
+	status := &r.result.status
+	status.Candidates, status.Publication = &p.candidates, &p.publication
+	status.Blind = r.state.engines.blind()
+}
+
+// publishAhead creates the slices for ports that the Service is about to get. kube-proxy ignores
+// them as long as the Service lacks these ports, and uses them as soon as it has them, so a port that
+// is renamed is served all the time. publishAhead reports whether the Service may be written now.
+func (r *reconciliation) publishAhead(ctx context.Context) bool {
+	if !r.managesService() || r.service == nil || len(r.slices) == 0 || !plan.Resolves(r.backend) {
+		return true
+	}
+	p := plan.Service(r.backend, r.service, r.observed.previousAdopterGone)
+	if p.Write == nil || !plan.GainsPorts(r.service, p.Write) {
+		return true
+	}
+
+	ahead := *r
+	ahead.service, ahead.result = p.Write, result{}
+	creations := ahead.planSlices().changes.Create
+	created := r.applySlices(ctx, endpointslice.Changes{Create: creations})
+	for _, s := range creations {
+		if s.UID != "" {
+			r.slices = append(slices.Clip(r.slices), s)
+		}
+	}
+	if !created {
+		r.assumePorts()
+	}
+	return created
+}
+
+// planSlices goes from names to addresses, from addresses to endpoints, from endpoints to slices.
+func (r *reconciliation) planSlices() slicePlan {
+	o, state, engines := r.observed, &r.state.planning, &r.state.engines
+	traits := r.serviceTraits()
+	template := r.template(traits)
+	published := endpointslice.Published(r.slices, o.handover...)
+	answers := r.resolve(traits.Families, published)
+
+	candidates := state.cache.Candidates(plan.Input{
+		Backend: r.backend, Families: traits.Families, Headless: traits.Headless, ServesPort: traits.ServesPort,
+		Answers: answers, Permit: permit(o.view), Rules: o.view, Published: published, Status: o.status,
+		SiblingEndpoints: slices.Concat(o.siblingEndpoints, state.siblingEndpoints),
+		OlderSiblings:    o.olderSiblingEndpoints, YoungerSiblings: o.youngerSiblingEndpoints, SiblingNames: o.siblingNames,
+		Probes: engines.probes, NamedAddrs: state.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+	}, template)
+	r.probe(&candidates)
+	state.siblingEndpoints, state.named, state.denied = o.siblingEndpoints, candidates.NamedAddrs(state.named), nil
+
+	publication := plan.Publish(plan.PublishInput{
+		Backend: r.backend, Published: published, State: engines.state, Tier: state.tier,
+		PublishNotReady: traits.PublishNotReady, Now: r.now(),
+	}, &candidates)
+	state.tier = new(publication.Tier) // a copy, so that the rest of publication can be freed
+	p := slicePlan{traits: traits, candidates: candidates, publication: publication}
+	allVerdicts := publication.HasAllVerdicts(&candidates)
+	r.desired, p.handedOver = plan.HandOver(publication.Endpoints, o.handover, allVerdicts)
+
+	if r.oldService == nil {
+		p.changes = state.cache.Slices(r.desired)
+		return p
+	}
+	old := plan.OldPortsInput{Backend: r.backend, Live: r.oldService, Published: published, Permit: permit(o.view)}
+	r.desired = candidates.WithOldPorts(old, r.desired)
+	_, p.changes = endpointslice.Plan(template, r.desired, r.slices)
+	state.cache = plan.Cache{} // the slices have more endpoints than the cache knows
+	return p
+}
+
+// template is what all slices of the ExternalBackend share.
+func (r *reconciliation) template(t serviceTraits) endpointslice.Template {
+	b := r.backend
+	return endpointslice.Template{
+		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name,
+		Labels: plan.ServiceLabels(b), Owner: plan.SliceOwner(b, r.service),
+		Headless: t.Headless, ZoneHints: t.ZoneHints, NodeHints: t.NodeHints,
+		Taken: r.state.planning.takenNames, Max: r.Options.MaxEndpointsPerSlice,
+	}
+}
+
+// resolve hands the names to the resolver and returns its answers, by target.
+func (r *reconciliation) resolve(families plan.Families, published *endpointslice.PublishedEndpoints) map[string]plan.Answer {
+	names := wanted(r.backend, families, r.observed.view)
+	engines := &r.state.engines
+	r.Resolver.Sync(r.key(), r.dnsConfig(), names.wanted(r.backend, published, !engines.started))
+	engines.started = true
+	return names.answers(r.backend, published, r.Resolver.Snapshot(r.key()))
+}
+
+// dnsConfig says how to look names up. It leaves out the nameservers that policy denies.
+func (r *reconciliation) dnsConfig() resolve.Config {
+	spec, refs := r.backend.Spec.DNS, r.state.planning.refs
+	if spec == nil || len(spec.Nameservers) == 0 {
+		return dnsConfig(spec, nil, refs.dnsMissing, refs)
+	}
+
+	status := &r.result.status
+	var allowed []netip.AddrPort
+	for i, text := range spec.Nameservers {
+		ns, err := parseNameserver(text, spec.Transport)
+		d := r.observed.view.Nameserver(ns)
+		d.Allowed = d.Allowed && err == nil
+		if d.Allowed {
+			allowed = append(allowed, ns)
+		}
+		field := fmt.Sprintf("spec.dns.nameservers[%d] (%s)", i, d.Kind)
+		if !d.Allowed && status.Nameserver == "" {
+			status.Nameserver = field
+		}
+		if d.WouldDeny && status.NameserverAudited == "" {
+			status.NameserverAudited = field
+		}
+	}
+	return dnsConfig(spec, allowed, refs.dnsMissing || len(allowed) == 0, refs)
+}
+
+// probe hands the planned probes to the prober and takes its verdicts.
+func (r *reconciliation) probe(c *plan.Candidates) {
+	b, engines := r.backend, &r.state.engines
+	if b.Spec.HealthCheck == nil {
+		r.Prober.Forget(r.key())
+		engines.stopProbing()
+		return
+	}
+	probes, changed := c.Probes(engines.probes)
+	if changed || engines.endpoints == nil || engines.generation != b.Generation {
+		engines.endpoints, engines.generation = probeEndpoints(probes), b.Generation
+		engines.setDial(dialled(probes))
+	}
+	r.Prober.Sync(r.key(), healthCheck(b.Spec.HealthCheck, r.state.planning.refs), engines.endpoints)
+	engines.verdicts = verdicts{probes: probes, states: r.Prober.States(r.key())}
+}
+
+// publishName writes the slice with the name of the target itself.
+func (r *reconciliation) publishName(ctx context.Context) {
+	r.stopEngines()
+	traits, notes := r.serviceTraits(), r.observed.nameNotes(r.backend)
+	changes, publication := plan.PassthroughSlices(
+		r.template(traits), r.backend, traits.ServesPort, notes.Denied == "", r.slices)
+	if r.applySlices(ctx, changes) && len(publication.Endpoints) > 0 && r.result.ok() {
+		r.removeForeignEndpoints(ctx)
+	}
+
+	candidates := plan.NoEndpoints(r.backend, notes)
+	r.reportMismatch(&traits, &candidates)
+	r.result.status.Candidates, r.result.status.Publication = &candidates, &publication
+}
+
+// removeForeignEndpoints removes what others publish behind the Service and may be removed, now that
+// our endpoints are published.
+func (r *reconciliation) removeForeignEndpoints(ctx context.Context) {
+	for _, s := range r.observed.removableSlices {
+		err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID})
+		if err == nil {
+			r.result.events = append(r.result.events, foreignRemovedEvent("EndpointSlice", s.Name))
+		} else if !apierrors.IsNotFound(err) {
+			message := fmt.Sprintf("EndpointSlice %q can't be deleted: %s", s.Name, refusal(err))
+			r.result.fail(v1alpha1.ReasonApplyFailed, message, err)
+		}
+	}
+
+	live := r.observed.removableEndpoints
+	if live == nil {
+		return
+	}
+	marked := live.DeepCopy()
+	metav1.SetMetaDataLabel(&marked.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
+	switch err := r.Patch(ctx, marked, client.MergeFrom(live)); {
+	case err == nil:
+		r.state.planning.markedEndpoints = marked.ResourceVersion
+		r.result.events = append(r.result.events, foreignRemovedEvent("Endpoints", marked.Name))
+	case !apierrors.IsNotFound(err):
+		message := fmt.Sprintf("Endpoints %q can't be marked: %s", marked.Name, refusal(err))
+		r.result.fail(v1alpha1.ReasonApplyFailed, message, err)
+	}
+}

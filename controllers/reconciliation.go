@@ -1,0 +1,114 @@
+package controllers
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/writecache"
+)
+
+// reconciliation is one attempt to bring the objects of one ExternalBackend to its spec.
+type reconciliation struct {
+	*Reconciler
+	// backend is the ExternalBackend with the spec that is in force.
+	backend *v1alpha1.ExternalBackend
+	// observed is what the cluster said. Nothing changes it.
+	observed *observation
+	state    *backendState
+
+	// service is the Service as it was read or written last. Where it can't be given the ports of the
+	// spec, it has them all the same, and oldService is the Service as it is: endpoints are published
+	// for the ports of both.
+	service, oldService *corev1.Service
+	// slices are ours, as they were read or created.
+	slices []*discoveryv1.EndpointSlice
+	// desired is what the slices are planned to publish.
+	desired []endpointslice.Endpoint
+	result  result
+}
+
+func newReconciliation(r *Reconciler, observed *observation, state *backendState, events []pendingEvent) *reconciliation {
+	return &reconciliation{
+		Reconciler: r, backend: observed.backend, observed: observed, state: state,
+		service: observed.service, slices: observed.slices,
+		result: result{events: events, status: plan.StatusInput{
+			Backend: observed.backend, Service: observed.service, Previous: observed.status,
+			TargetMemory: state.reported.targets, Invalid: observed.invalid, Now: r.now(),
+		}},
+	}
+}
+
+func (r *reconciliation) key() types.NamespacedName { return client.ObjectKeyFromObject(r.backend) }
+
+// managesService reports whether the Service is ours to create and write.
+func (r *reconciliation) managesService() bool { return r.backend.Spec.ServiceRef == nil }
+
+// result is what one attempt did, for status and events.
+type result struct {
+	status plan.StatusInput
+	// next is when time alone changes something; zero for never.
+	next time.Time
+	err  error
+	// stale is set when a write showed that the plan was based on the past. The state knows better now.
+	stale bool
+	// refused is set when the API server refused a write for a reason that hardly goes away soon.
+	refused bool
+	// late is set when there was no time for all writes.
+	late bool
+	// events are those that do not follow from status.
+	events []pendingEvent
+}
+
+// fail reports in status why something is not programmed, and has the reconcile repeated if an
+// error is the reason. The first reason counts.
+func (o *result) fail(reason, message string, err error) {
+	if o.ok() {
+		o.status.Programmed, o.status.ProgrammedMessage = reason, message
+	}
+	switch {
+	case err == nil, apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // all is deleted with its namespace
+	case refused(err):
+		o.refused = true
+	case o.err == nil:
+		o.err = err
+	}
+}
+
+// ok reports whether nothing has failed so far.
+func (o *result) ok() bool { return o.status.Programmed == "" }
+
+// requeueAfter returns how long to wait for the first moment at which something changes by time
+// alone; 0 for never. Status is due at statusDue.
+func (r *reconciliation) requeueAfter(statusDue time.Time) time.Duration {
+	next := r.retryAt()
+	if r.state.writes.AwaitingCache() {
+		next = earlier(next, r.now().Add(writecache.CreationTimeout))
+	}
+	reported := &r.state.reported
+	summaryDue := earlier(reported.events.summaryDue(), reported.logged.summaryDue())
+	return r.after(earlier(next, earlier(statusDue, summaryDue)))
+}
+
+// retryAt returns when to reconcile again without an event; zero for never. A refusal is no error:
+// users find it in status, and the pause before the next attempt doubles each time.
+func (r *reconciliation) retryAt() time.Time {
+	refusals := &r.state.planning.refusals
+	switch {
+	case r.result.late:
+		return r.now()
+	case !r.result.refused:
+		*refusals = 0
+		return r.result.next
+	}
+	pause := min(time.Second<<min(*refusals, 10), refusedRetry)
+	*refusals++
+	return earlier(r.result.next, r.now().Add(pause))
+}

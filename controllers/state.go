@@ -1,0 +1,241 @@
+package controllers
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/probe"
+	"github.com/external-backend/operator/internal/writecache"
+)
+
+// backendState is what one reconcile of an ExternalBackend leaves to the next. All of it can be
+// lost: what matters is read back from the cluster. It belongs to the one reconcile of its key that
+// runs at a time, except for the methods that say otherwise.
+type backendState struct {
+	// uid is the UID of the ExternalBackend. A new object of the same name gets a new state.
+	uid types.UID
+	// writes are our last writes of the Service and the slices, until the cache shows them.
+	writes   writecache.Overlay
+	planning planningState
+	engines  engineState
+	reported reportState
+	// lastWrite is when slices were written last.
+	lastWrite atomic.Pointer[time.Time]
+}
+
+// lastSliceWrite returns when slices were written last. Anybody may call it at any time.
+func (s *backendState) lastSliceWrite() time.Time {
+	if t := s.lastWrite.Load(); t != nil {
+		return *t
+	}
+	return time.Time{}
+}
+
+// planningState is what the next plan goes by.
+type planningState struct {
+	// valid is the last valid spec, and validGeneration its generation. It is nil as long as there was
+	// none since the process started.
+	valid           *v1alpha1.ExternalBackendSpec
+	validGeneration int64
+	refs            references
+	// publishNotReady is publishNotReadyAddresses of the Service when it was there last.
+	publishNotReady bool
+	// siblingEndpoints is what siblings published the last time. A sibling that hands an address over
+	// has just stopped to publish it.
+	siblingEndpoints []endpointslice.Endpoint
+	// goneSince says since when the former ExternalBackends of retained slices are known to be gone.
+	goneSince map[string]time.Time
+
+	tier  *plan.TierState
+	cache plan.Cache
+	// named are the addresses of the last plan and the names that led to them; nil before the first.
+	named []plan.NamedAddr
+
+	// denied are the endpoints that policy took away while there was no valid spec. They come back
+	// when policy allows them again, in slices with deniedLabels.
+	denied       []endpointslice.Endpoint
+	deniedLabels map[string]string
+
+	headless headlessTransition
+	creation creationOrder
+	// takenNames are names of slices that objects of others have.
+	takenNames map[string]bool
+	// refusals is how many reconciles in a row the API server refused something.
+	refusals int
+	// markedEndpoints is the resource version of the Endpoints object when it was marked last.
+	markedEndpoints string
+}
+
+// inForce returns b as it is to be acted on: with its own spec if that is valid, else with the last
+// valid spec. The deletion policy is always that of its own spec.
+func (s *planningState) inForce(b *v1alpha1.ExternalBackend, valid bool) *v1alpha1.ExternalBackend {
+	switch {
+	case valid && (s.valid == nil || s.validGeneration != b.Generation):
+		spec := b.Spec // a copy, so that the rest of b can be freed
+		s.valid, s.validGeneration = &spec, b.Generation
+	case !valid && s.valid != nil:
+		former := *b
+		former.Spec = *s.valid
+		former.Spec.DeletionPolicy = b.Spec.DeletionPolicy
+		return &former
+	}
+	return b
+}
+
+// keptGrace is how long slices that were retained with their Service wait for their ExternalBackend
+// before a sibling takes them over. Whoever deletes or applies several at once does so in some
+// order.
+const keptGrace = 10 * time.Second
+
+// abandoned returns the retained slices whose ExternalBackend has been gone for keptGrace, and when
+// there will be more.
+func (s *planningState) abandoned(
+	retained []*discoveryv1.EndpointSlice, now time.Time,
+) (due []*discoveryv1.EndpointSlice, next time.Time) {
+	goneSince := make(map[string]time.Time)
+	for _, slice := range retained {
+		name := slice.Labels[v1alpha1.LabelName]
+		goneSince[name] = now
+		if since, ok := s.goneSince[name]; ok {
+			goneSince[name] = since
+		}
+		if at := goneSince[name].Add(keptGrace); at.After(now) {
+			next = earlier(next, at)
+		} else {
+			due = append(due, slice)
+		}
+	}
+	s.goneSince = goneSince
+	return due, next
+}
+
+// takeName records that an object of somebody else has the name of a slice.
+func (s *planningState) takeName(name string) {
+	if s.takenNames == nil {
+		s.takenNames = map[string]bool{}
+	}
+	s.takenNames[name] = true
+}
+
+// headlessTransition is the way of a Service from a virtual IP to none, or back.
+type headlessTransition struct {
+	// from is the Service before the transition; nil where there was none.
+	from *corev1.Service
+	// service and ports are the spec of a transition that the API server refused, and why says why.
+	service *v1alpha1.Service
+	ports   []v1alpha1.Port
+	why     string
+}
+
+// engineState is what the engines were told, and what the prober said.
+type engineState struct {
+	// started reports whether names and probes have been handed to the engines since the process
+	// started.
+	started bool
+	verdicts
+	// endpoints are the probes of verdicts as the prober knows them, as of generation.
+	endpoints  []probe.Endpoint
+	generation int64
+
+	mu sync.Mutex
+	// dial holds the addresses that may be dialled, each with the name that led to it.
+	dial map[netip.AddrPort]string
+}
+
+// mayDial returns the name that led to addr, and whether addr may be dialled. The prober calls it at
+// any time.
+func (s *engineState) mayDial(addr netip.AddrPort) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name, ok := s.dial[addr]
+	return name, ok
+}
+
+func (s *engineState) setDial(dial map[netip.AddrPort]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dial = dial
+}
+
+// stopProbing forgets all probes.
+func (s *engineState) stopProbing() {
+	s.verdicts, s.endpoints = verdicts{}, nil
+	s.setDial(nil)
+}
+
+// reportState is what users have been told.
+type reportState struct {
+	// status is the status that was written last, at statusTime.
+	status     *v1alpha1.ExternalBackendStatus
+	statusTime time.Time
+	// statusVersion is the resource version that this write returned.
+	statusVersion atomic.Pointer[string]
+	targets       plan.TargetMemory
+	last          *lastReported
+	// service identifies the Service that was seen last.
+	service seenService
+	events  eventBudget
+	logged  eventBudget
+}
+
+// wroteStatus records a write of status.
+func (s *reportState) wroteStatus(status *v1alpha1.ExternalBackendStatus, version string, now time.Time) {
+	s.status, s.statusTime = status, now
+	s.statusVersion.Store(&version)
+}
+
+// writtenVersion returns the resource version of the last write of status; "" before the first.
+// Anybody may call it at any time.
+func (s *reportState) writtenVersion() string {
+	if v := s.statusVersion.Load(); v != nil {
+		return *v
+	}
+	return ""
+}
+
+// seenService identifies a Service, so that a new one of the same name is noticed.
+type seenService struct {
+	uid       types.UID
+	clusterIP string
+}
+
+// stateStore holds the state of every ExternalBackend.
+type stateStore struct {
+	mu    sync.Mutex
+	byKey map[types.NamespacedName]*backendState
+}
+
+// of returns the state of key. It makes one if there is none.
+func (s *stateStore) of(key types.NamespacedName) *backendState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byKey == nil {
+		s.byKey = map[types.NamespacedName]*backendState{}
+	}
+	if s.byKey[key] == nil {
+		s.byKey[key] = &backendState{}
+	}
+	return s.byKey[key]
+}
+
+// peek returns the state of key, or nil.
+func (s *stateStore) peek(key types.NamespacedName) *backendState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byKey[key]
+}
+
+func (s *stateStore) forget(key types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byKey, key)
+}

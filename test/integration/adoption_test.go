@@ -5,20 +5,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/test/harness"
 )
 
-// adopting is the spec of a backend that may take a Service over.
+// adopting is the spec of an ExternalBackend that may adopt a Service.
 const adopting = "service: {adoptionPolicy: IfSelectorless%s}\nports: [%s]\ntargets: [{name: a, address: 198.51.100.1}]"
 
 // A Service that differs in a single respect is neither adopted nor written to.
@@ -91,7 +88,7 @@ func TestAdoptedServiceKeepsItsIdentity(t *testing.T) {
 			if now.UID != before.UID || !slices.Equal(now.Spec.ClusterIPs, before.Spec.ClusterIPs) ||
 				nodePort(now, "web") != nodePort(before, "web") ||
 				nodePort(now, "dns") != nodePort(before, "dns") {
-				t.Errorf("the Service is not what it was: %+v, %+v", before.Spec, now.Spec)
+				t.Errorf("the Service was %+v and is %+v", before.Spec, now.Spec)
 			}
 			if len(now.OwnerReferences) > 0 || now.Labels["theirs"] != "yes" || now.Labels["ours"] != "yes" ||
 				now.Annotations["example.com/theirs"] != "yes" {
@@ -102,7 +99,7 @@ func TestAdoptedServiceKeepsItsIdentity(t *testing.T) {
 					t.Errorf("slice %s is owned by %v", s.Name, s.OwnerReferences)
 				}
 			}
-			// What was taken over is held like the rest.
+			// The adopted Service is kept as planned, like any other.
 			edit(h, now, func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
 			h.WaitEvent(tc.name, "SelectorRemoved")
 			waitOnlyOurs(h, tc.name)
@@ -110,7 +107,7 @@ func TestAdoptedServiceKeepsItsIdentity(t *testing.T) {
 			remove(h, b)
 			waitNoSlices(h, tc.name)
 			if left := h.Service(tc.name); left.UID != before.UID || left.DeletionTimestamp != nil {
-				t.Errorf("the Service is not what it was: %+v", left.ObjectMeta)
+				t.Errorf("the Service has changed: %+v", left.ObjectMeta)
 			}
 		})
 	}
@@ -135,68 +132,6 @@ func TestAdoptedServiceBelongsToOneBackend(t *testing.T) {
 	waitConflict(h, "second")
 	h.WaitStates("web", oneEndpoint)
 	h.WaitReady("first")
-}
-
-// seen records every state that the slices behind a Service pass through.
-type sliceHistory struct {
-	mu     sync.Mutex
-	states []string
-}
-
-// record begins to record, until the test ends. Each state reads like "ADDED ours
-// 192.0.2.1:ready,serving".
-func recordSlices(h *harness.Test, service string) *sliceHistory {
-	h.T.Helper()
-	w, err := h.Client.Watch(h.T.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(h.Namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: service})
-	if err != nil {
-		h.T.Fatal(err)
-	}
-	s := &sliceHistory{}
-	var done sync.WaitGroup
-	done.Go(func() { // ends with Stop
-		for event := range w.ResultChan() {
-			if slice, ok := event.Object.(*discoveryv1.EndpointSlice); ok {
-				s.add(event.Type, slice)
-			}
-		}
-	})
-	h.T.Cleanup(func() {
-		w.Stop()
-		done.Wait()
-	})
-	return s
-}
-
-func (s *sliceHistory) add(kind watch.EventType, slice *discoveryv1.EndpointSlice) {
-	whose := "theirs"
-	if slice.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy {
-		whose = "ours"
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range slice.Endpoints {
-		is := func(c *bool, otherwise bool) bool { return c == nil && otherwise || c != nil && *c }
-		s.states = append(s.states, fmt.Sprintf("%s %s %s:%t,%t,%t", kind, whose, e.Addresses[0],
-			is(e.Conditions.Ready, true), is(e.Conditions.Serving, true), is(e.Conditions.Terminating, false)))
-	}
-}
-
-// order returns what has been recorded so far.
-func (s *sliceHistory) all() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.states)
-}
-
-// index is where a state was seen first; it fails the test where it was not.
-func (s *sliceHistory) index(h *harness.Test, state string) int {
-	h.T.Helper()
-	i := slices.Index(s.all(), state)
-	if i < 0 {
-		h.T.Fatalf("%q was never seen, but %q", state, s.all())
-	}
-	return i
 }
 
 // The handover of a shared address has three steps: our slice publishes it with the conditions that
@@ -235,7 +170,7 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 			h := h.Sub(t)
 			h.ApplyService(tc.name, "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4], ports: [{name: web, port: 80}]")
 			h.Apply(tc.document, set.V4)
-			h.Eventually("a slice by hand or mirrored", func() error {
+			h.Eventually("the foreign slice", func() error {
 				if len(h.Slices(tc.name)) == 0 {
 					return errors.New("there is none")
 				}
@@ -250,7 +185,7 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 			waitProgrammed(h, tc.name)
 			h.WaitReady(tc.name)
 			b := set.V4.String()
-			h.Eventually("the record of it all", func() error {
+			h.Eventually("all states to be recorded", func() error {
 				all := history.all()
 				if !slices.Contains(all, "DELETED theirs "+b+":true,true,false") ||
 					!slices.Contains(all, "MODIFIED ours "+b+":false,false,false") {
@@ -258,12 +193,12 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 				}
 				return nil
 			})
-			// Target a is new here; of b, which the checks find dead, the others say that it is ready.
-			same, stopped := history.index(h, "ADDED ours "+b+":true,true,false"), history.index(h,
-				"DELETED theirs "+b+":true,true,false")
+			// Target a is new. Target b fails its checks, but the foreign object says that it is ready.
+			published := history.index(h, "ADDED ours "+b+":true,true,false")
+			stopped := history.index(h, "DELETED theirs "+b+":true,true,false")
 			verdict := history.index(h, "MODIFIED ours "+b+":false,false,false")
-			if same > stopped || stopped > verdict {
-				t.Errorf("seen were %q", history.all())
+			if published > stopped || stopped > verdict {
+				t.Errorf("the states are %q", history.all())
 			}
 			h.Eventually("the event", func() error {
 				events := h.Events(tc.name)
@@ -273,7 +208,7 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8002}]}]
 				return nil
 			})
 			if tc.stopped != nil {
-				h.Eventually("the foreign object to be stopped and left", tc.stopped)
+				h.Eventually("the foreign object to stop, and to stay", tc.stopped)
 			}
 		})
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// Objects that people write by hand, with the name of a Service.
+// Objects that people write by hand. The first argument is the name of a Service.
 const (
 	serviceByHand = `
 apiVersion: v1
@@ -39,8 +39,9 @@ subsets: [{addresses: [{ip: %s}], ports: [{name: web, port: 8080}]}]
 `
 )
 
-// untouched returns how to tell that these objects have not been written to since.
-func watchUntouched(h *harness.Test, objects ...client.Object) (check func()) {
+// watchUntouched remembers these objects. The function that it returns fails the test if they have
+// been written to since.
+func watchUntouched(h *harness.Test, objects ...client.Object) (wantUntouched func()) {
 	h.T.Helper()
 	read := func(o client.Object) {
 		h.T.Helper()
@@ -58,25 +59,25 @@ func watchUntouched(h *harness.Test, objects ...client.Object) (check func()) {
 		for i, o := range objects {
 			read(o)
 			if diff := gocmp.Diff(before[i], o); diff != "" {
-				h.T.Errorf("%T %s was touched, -before +after:\n%s", o, o.GetName(), diff)
+				h.T.Errorf("%T %s was written to, -before +after:\n%s", o, o.GetName(), diff)
 			}
 		}
 	}
 }
 
-// named are objects to be read by untouched.
+// named sets the namespace and the name of an object.
 func named[O client.Object](h *harness.Test, o O, name string) O {
 	o.SetNamespace(h.Namespace)
 	o.SetName(name)
 	return o
 }
 
-// wantNoneOfOurs wants no slice of the operator's behind the Service.
+// wantNoneOfOurs fails the test if the operator has a slice behind the Service.
 func wantNoneOfOurs(h *harness.Test, service string) {
 	h.T.Helper()
 	for _, s := range h.Slices(service) {
 		if s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy {
-			h.T.Errorf("slice %s stands behind %s", s.Name, service)
+			h.T.Errorf("slice %s is behind %s", s.Name, service)
 		}
 	}
 }
@@ -106,7 +107,7 @@ func TestForeignServiceIsLeftAlone(t *testing.T) {
 			h.WaitStates(tc.name, oneEndpoint)
 			wantStalled(h, tc.name, "")
 			if !metav1.IsControlledBy(h.Service(tc.name), h.Backend(tc.name)) {
-				t.Error("the Service is not ours now")
+				t.Error("the Service is not ours")
 			}
 		})
 	}
@@ -124,7 +125,7 @@ func TestDeletionInConflictLeavesForeignObjects(t *testing.T) {
 	waitConflict(h, "web")
 	remove(h, h.Backend("web"))
 	waitGone(h, &v1alpha1.ExternalBackend{}, "web")
-	// Whoever comes next is reconciled after that deletion.
+	// The next object is reconciled after the deletion.
 	h.ApplyBackend("next", onePort)
 	h.WaitReady("next")
 	wantUntouched()
@@ -184,7 +185,7 @@ func TestForeignEndpointsBesideOursAreReported(t *testing.T) {
 			h.WaitStates(tc.name, harness.All(harness.Healthy, set.at(0)))
 			wantUntouched()
 			if now := h.Service(tc.name); now.UID != service.UID {
-				t.Error("the Service is another one")
+				t.Error("the Service was replaced")
 			}
 			remove(h, tc.object)
 			h.WaitReady(tc.name)
@@ -214,7 +215,7 @@ func TestServiceBelongsToFirstBackend(t *testing.T) {
 	h.WaitReady("second")
 	h.WaitStates("web", harness.All(harness.Healthy, at("198.51.100.2:8080")))
 	if !metav1.IsControlledBy(h.Service("web"), h.Backend("second")) {
-		t.Error("the Service is not the second one's")
+		t.Error("the second ExternalBackend does not own the Service")
 	}
 }
 
@@ -262,10 +263,4 @@ func TestProtectedServicesAreLeftAlone(t *testing.T) {
 	if err := h.Client.Get(t.Context(), h.Key("vpn"), &corev1.Service{}); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("Service vpn: %v", err)
 	}
-}
-
-// waitOnlyOurs waits until every slice behind the Service is the operator's, and there is one.
-func waitOnlyOurs(h *harness.Test, service string) {
-	h.T.Helper()
-	h.Eventually("only our slices behind "+service, func() error { return h.OnlyOurs(service) })
 }

@@ -35,10 +35,10 @@ func issue(t *testing.T, a *pki.Authority, notAfter time.Time, names ...string) 
 	return pair
 }
 
-// manyAddresses is more than a datagram of 1,232 bytes holds.
+// manyAddresses do not fit into a datagram of 1,232 bytes.
 const manyAddresses = 200
 
-// exampleZone has every name at one address, and "many" at many.
+// exampleZone returns a zone in which every name has one address, and the name "many" has many.
 func exampleZone() string {
 	var text strings.Builder
 	text.WriteString("* A 198.51.100.1\n")
@@ -48,7 +48,7 @@ func exampleZone() string {
 	return text.String()
 }
 
-// tlsBlock is the part of a Corefile that serves exampleZone over TLS.
+// tlsBlock returns a server block of a Corefile that serves exampleZone over TLS.
 func tlsBlock(t *testing.T, port int, pair pki.KeyPair) string {
 	t.Helper()
 	zone := filepath.Join(t.TempDir(), "example.com.zone")
@@ -63,8 +63,8 @@ func tlsBlock(t *testing.T, port int, pair pki.KeyPair) string {
 	return fmt.Sprintf("tls://example.com:%d {\n\ttls %s %s\n\tfile %s\n\tlog\n}\n", port, cert, key, zone)
 }
 
-// byDNS applies a backend whose target is the name under example.com that is its own, asked as dns
-// says.
+// applyResolved applies an ExternalBackend whose target is its own name under example.com. dns has
+// further fields of spec.dns.
 func applyResolved(h *harness.Test, name, dns string) {
 	h.T.Helper()
 	h.ApplyBackend(name, `
@@ -75,7 +75,7 @@ dns: {%s, minTTLSeconds: 1}
 `, name, dns)
 }
 
-// waitResolved waits until the backend of byDNS is published and well.
+// waitResolved waits until the ExternalBackend of applyResolved is published and Ready.
 func waitResolved(h *harness.Test, name string) {
 	h.T.Helper()
 	h.WaitStates(name, oneEndpoint)
@@ -83,7 +83,7 @@ func waitResolved(h *harness.Test, name string) {
 	h.WaitReady(name)
 }
 
-// waitUnresolved waits until its status says that it never was resolved, and why.
+// waitUnresolved waits until its status says that the name was never resolved, and why.
 func waitUnresolved(h *harness.Test, name, cause string) {
 	h.T.Helper()
 	h.WaitCondition(name, "NamesResolved", metav1.ConditionFalse, "ResolutionFailed")
@@ -91,11 +91,11 @@ func waitUnresolved(h *harness.Test, name, cause string) {
 	waitTarget(h, name, "db", "Unresolved", "ResolutionFailed")
 	h.WaitCondition(name, "Ready", metav1.ConditionFalse, "ResolutionFailed")
 	if is := h.States(name); len(is) > 0 {
-		h.T.Errorf("published is %v", is)
+		h.T.Errorf("the endpoints %v are published", is)
 	}
 }
 
-// transports are the protocols over which a nameserver was asked for a name, by its log.
+// transports reads from a nameserver's log over which protocols it was asked for a name.
 func transports(h *harness.Test, s *devcluster.Nameserver, name string) map[string]bool {
 	h.T.Helper()
 	text, err := os.ReadFile(s.Log)
@@ -120,15 +120,8 @@ func TestDNSOverTLSVerifiesNameserver(t *testing.T) {
 	m := h.Machine("dns")
 	ca, other := newAuthority(t), newAuthority(t)
 	names := []string{"dns.example.com", m.V4.String()}
-	valid, expired := issue(
-		t,
-		ca,
-		time.Now().Add(time.Hour),
-		names...), issue(
-		t,
-		ca,
-		time.Now().Add(-time.Minute),
-		names...)
+	valid := issue(t, ca, time.Now().Add(time.Hour), names...)
+	expired := issue(t, ca, time.Now().Add(-time.Minute), names...)
 	server := h.StartDNS(m, nil, tlsBlock(t, 853, valid), tlsBlock(t, 8531, expired))
 	h.ApplyObject(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "dns-ca"},
@@ -144,7 +137,7 @@ func TestDNSOverTLSVerifiesNameserver(t *testing.T) {
 	right := overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]")
 	for _, tc := range []struct{ name, dns, cause string }{
 		{"named", right, ""},
-		// the certificate has it, too
+		// The certificate has the address, too.
 		{"by-address", overTLS("", "caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]"), ""},
 		{"by-secret", overTLS(":853", "caCertificateRefs: [{kind: Secret, name: dns-ca}]"), ""},
 		{"other-name", overTLS("", "serverName: other.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), unverified},
@@ -159,7 +152,7 @@ func TestDNSOverTLSVerifiesNameserver(t *testing.T) {
 			if tc.cause != "" {
 				waitUnresolved(h, tc.name, tc.cause)
 				if asked := transports(h, server, tc.name); len(asked) > 0 {
-					t.Errorf("a server that was not verified was asked over %v", asked)
+					t.Errorf("an unverified server was asked over %v", asked)
 				}
 				applyResolved(h, tc.name, right)
 			}
@@ -167,7 +160,7 @@ func TestDNSOverTLSVerifiesNameserver(t *testing.T) {
 		})
 	}
 
-	// A missing authority is told as such, and nothing is asked without it.
+	// A missing authority is reported, and the server is not asked without it.
 	applyResolved(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: nowhere}]"))
 	h.WaitCondition("missing", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitMessage(h, "missing", "ResolvedRefs", "spec.dns.tls.caCertificateRefs[0]", `ConfigMap "nowhere" does not exist`)

@@ -2,13 +2,16 @@ package integration
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/test/harness"
 )
 
 // ipFamilies and ipFamilyPolicy have the same effect as in a plain Service, and later writes keep
@@ -20,11 +23,14 @@ func TestServiceFamiliesAreThoseOfPlainService(t *testing.T) {
 		v1alpha1.ServiceTypeClusterIP: "",
 		v1alpha1.ServiceTypeHeadless:  corev1.ClusterIPNone,
 	}
+	policies := []corev1.IPFamilyPolicy{
+		"", corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack,
+	}
 	var names []string
 	plain := map[string]*corev1.Service{}
 	for kind, ip := range kinds {
 		for _, families := range [][]corev1.IPFamily{nil, {v4}, {v6}, {v4, v6}, {v6, v4}} {
-			for _, policy := range []corev1.IPFamilyPolicy{"", corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack} {
+			for _, policy := range policies {
 				if len(families) == 2 && policy == corev1.IPFamilyPolicySingleStack {
 					continue // the schema refuses it
 				}
@@ -45,7 +51,7 @@ func TestServiceFamiliesAreThoseOfPlainService(t *testing.T) {
 				b.Spec.Ports = []v1alpha1.Port{{Name: "web", Port: 80}}
 				b.Spec.Targets = []v1alpha1.Target{{Name: "a", Address: "198.51.100.1"}, {Name: "b", Address: "2001:db8::1"}}
 				if err := h.Client.Create(t.Context(), s); err != nil {
-					continue // so would be ours
+					continue // the API server would refuse ours, too
 				}
 				if err := h.Client.Create(t.Context(), b); err != nil {
 					t.Fatal(err)
@@ -55,7 +61,7 @@ func TestServiceFamiliesAreThoseOfPlainService(t *testing.T) {
 		}
 	}
 	if len(names) < 30 {
-		t.Fatalf("%d of these are valid", len(names))
+		t.Fatalf("only %d combinations are valid", len(names))
 	}
 	check := func() {
 		for _, name := range names {
@@ -68,7 +74,7 @@ func TestServiceFamiliesAreThoseOfPlainService(t *testing.T) {
 		}
 	}
 	check()
-	for _, name := range names { // a second look at what the API server has completed
+	for _, name := range names { // the manager writes a Service that the API server has completed
 		b := h.Backend(name)
 		b.Spec.Service.Labels = map[string]v1alpha1.LabelValue{"looked": "again"}
 		if err := h.Client.Update(t.Context(), b); err != nil {
@@ -76,4 +82,56 @@ func TestServiceFamiliesAreThoseOfPlainService(t *testing.T) {
 		}
 	}
 	check()
+}
+
+// An address of a family that the Service does not have is reported, and published once the Service
+// has the family.
+func TestEndpointsFollowServiceFamilies(t *testing.T) {
+	h := parallel(t)
+	const spec = `
+service: {ipFamilyPolicy: %s, ipFamilies: [%s]}
+ports: [{name: web, port: 80}]
+targets:
+- {name: a, address: 198.51.100.1}
+- {name: b, address: "2001:db8::1"}
+`
+	v4, v6 := at("198.51.100.1:80"), at("[2001:db8::1]:80")
+	for _, tc := range []struct {
+		name, policy, families string
+		want                   []netip.AddrPort
+		lacking                string
+	}{
+		{"v4", "SingleStack", "IPv4", []netip.AddrPort{v4}, "b"},
+		{"v6", "SingleStack", "IPv6", []netip.AddrPort{v6}, "a"},
+		{"both", "RequireDualStack", "IPv6, IPv4", []netip.AddrPort{v4, v6}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := h.Sub(t)
+			h.ApplyBackend(tc.name, spec, tc.policy, tc.families)
+			h.WaitReady(tc.name)
+			h.WaitStates(tc.name, harness.All(harness.Healthy, tc.want...))
+			if tc.lacking != "" {
+				waitTarget(h, tc.name, tc.lacking, "Unprobed", "FamilyNotServed")
+			}
+			waitProgrammed(h, tc.name)
+			for _, s := range h.Slices(tc.name) {
+				for _, e := range s.Endpoints {
+					if len(e.Addresses) != 1 ||
+						netip.MustParseAddr(e.Addresses[0]).Is4() != (s.AddressType == discoveryv1.AddressTypeIPv4) {
+						t.Errorf("slice %s of type %s has endpoint %v", s.Name, s.AddressType, e.Addresses)
+					}
+				}
+			}
+		})
+	}
+	service := h.Service("v4")
+	h.ApplyBackend("v4", spec, "RequireDualStack", "IPv4, IPv6")
+	h.WaitStates("v4", harness.All(harness.Healthy, v4, v6))
+	waitTarget(h, "v4", "b", "Unprobed", "")
+	h.ApplyBackend("v4", spec, "SingleStack", "IPv4")
+	h.WaitStates("v4", harness.All(harness.Healthy, v4))
+	waitTarget(h, "v4", "b", "Unprobed", "FamilyNotServed")
+	if now := h.Service("v4"); now.UID != service.UID || now.Spec.ClusterIP != service.Spec.ClusterIP {
+		t.Errorf("the Service was replaced: %+v", now)
+	}
 }

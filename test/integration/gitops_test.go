@@ -80,54 +80,30 @@ func TestGitOpsTools(t *testing.T) {
 	}
 	for _, s := range []gitopsState{
 		{"ready", applied(onePort, "Ready", "True", ""), healthy("1 of 1 endpoints are ready."), "Current"},
-		{
-			"all-healthy", applied(spec(set.target(0, ""), "", ""), "Healthy", "True", "Healthy"),
-			healthy("1 of 1 endpoints are ready."), "Current",
-		},
-		{
-			"some-unhealthy", applied(spec(set.targets(), "", ""), "Healthy", "False", "SomeUnhealthy"),
-			healthy("1 of 2 endpoints are ready. 1 of 2 probed endpoints are healthy."), "Current",
-		},
-		{
-			"all-unhealthy", applied(spec(set.target(1, ""), "", ""), "Healthy", "False", "AllUnhealthy"),
-			degraded("0 of 1 endpoints are ready."), "InProgress",
-		},
-		{
-			"no-verdict-yet", applied(slowly(nobody), "Healthy", "Unknown", "Pending"),
-			progressing("0 of 1"), "InProgress",
-		},
-		{
-			"draining", applied(onePort[:len(onePort)-2]+", adminState: Draining}]", "Ready", "False", "Draining"),
-			degraded("0 of 1 endpoints are ready."), "InProgress",
-		},
-		{
-			"name-not-found", applied(named("targets:\n"+nowhere), "Ready", "False", "ResolutionFailed"),
-			degraded(`Target "gone" (NXDOMAIN)`), "InProgress",
-		},
-		{
-			"one-name-not-found",
+		{"all-healthy", applied(spec(set.target(0, ""), "", ""), "Healthy", "True", "Healthy"),
+			healthy("1 of 1 endpoints are ready."), "Current"},
+		{"some-unhealthy", applied(spec(set.targets(), "", ""), "Healthy", "False", "SomeUnhealthy"),
+			healthy("1 of 2 endpoints are ready. 1 of 2 probed endpoints are healthy."), "Current"},
+		{"all-unhealthy", applied(spec(set.target(1, ""), "", ""), "Healthy", "False", "AllUnhealthy"),
+			degraded("0 of 1 endpoints are ready."), "InProgress"},
+		{"no-verdict-yet", applied(slowly(nobody), "Healthy", "Unknown", "Pending"),
+			progressing("0 of 1"), "InProgress"},
+		{"draining", applied(onePort[:len(onePort)-2]+", adminState: Draining}]", "Ready", "False", "Draining"),
+			degraded("0 of 1 endpoints are ready."), "InProgress"},
+		{"name-not-found", applied(named("targets:\n"+nowhere), "Ready", "False", "ResolutionFailed"),
+			degraded(`Target "gone" (NXDOMAIN)`), "InProgress"},
+		{"one-name-not-found",
 			applied(named("targets:\n"+nowhere+"- {name: a, address: 198.51.100.1}\n"), "NamesResolved", "False", ""),
-			healthy("1 of 1 endpoints are ready. "), "Current",
-		},
-		{
-			"invalid-spec",
+			healthy("1 of 1 endpoints are ready. "), "Current"},
+		{"invalid-spec",
 			applied(onePort[:len(onePort)-2]+", ports: [{name: other, targetPort: 1}]}]", "Stalled", "True", "InvalidSpec"),
-			degraded("spec."), "Failed",
-		},
-		{
-			"service-not-found", applied("serviceRef: {name: absent}"+onePort, "Ready", "False", "ServiceNotFound"),
-			progressing(`Service "absent" does not exist`), "InProgress",
-		},
-		{
-			"refused-by-policy",
+			degraded("spec."), "Failed"},
+		{"service-not-found", applied("serviceRef: {name: absent}"+onePort, "Ready", "False", "ServiceNotFound"),
+			progressing(`Service "absent" does not exist`), "InProgress"},
+		{"refused-by-policy",
 			applied(strings.ReplaceAll(onePort, "198.51.100.1", "10.96.0.1"), "Permitted", "False", "TargetDenied"),
-			degraded(""), "InProgress",
-		},
-		{
-			"passthrough",
-			applied(passthrough, "Ready", "True", ""),
-			healthy(""), "Current",
-		},
+			degraded(""), "InProgress"},
+		{"passthrough", applied(passthrough, "Ready", "True", ""), healthy(""), "Current"},
 		{
 			"stalled", func(h *harness.Test) {
 				h.ApplyBackend("web", "serviceRef: {name: absent}"+onePort)

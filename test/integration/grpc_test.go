@@ -17,7 +17,7 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// serveGRPC starts a gRPC server, which goes with the test.
+// serveGRPC starts a gRPC server, and stops it when the test ends.
 func serveGRPC(h *harness.Test, at netip.AddrPort, listen func(network, address string) (net.Listener, error),
 	server *grpc.Server) {
 	h.T.Helper()
@@ -56,7 +56,7 @@ func TestGRPCCheckFollowsHealthService(t *testing.T) {
 		grpc_health_v1.RegisterHealthServer(server, services)
 		serveGRPC(h, at, m.Listen, server)
 	}
-	serveGRPC(h, other, m.Listen, grpc.NewServer()) // knows nothing of health
+	serveGRPC(h, other, m.Listen, grpc.NewServer()) // without the health service
 
 	check := func(name string, at netip.AddrPort, grpc string) {
 		t.Helper()
@@ -64,12 +64,12 @@ func TestGRPCCheckFollowsHealthService(t *testing.T) {
 			"service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: grpc, port: 80, targetPort: %d}]\ntargets: [{name: a, address: %s}]\nhealthCheck: {%s, %s}",
 			at.Port(), at.Addr(), grpc, harness.FastPace)
 	}
-	well := func(name string, at netip.AddrPort) {
+	waitHealthy := func(name string, at netip.AddrPort) {
 		t.Helper()
 		h.WaitStates(name, harness.All(harness.Healthy, at))
 		waitTarget(h, name, "a", "Healthy", "")
 	}
-	ill := func(name string, at netip.AddrPort, reason string) {
+	waitUnhealthy := func(name string, at netip.AddrPort, reason string) {
 		t.Helper()
 		h.WaitStates(name, harness.All(harness.Unhealthy, at))
 		waitTarget(h, name, "a", "Unhealthy", reason)
@@ -83,27 +83,27 @@ func TestGRPCCheckFollowsHealthService(t *testing.T) {
 	check("unverified", secure, "grpc: {service: orders, transport: TLS}, tls: {serverName: grpc.example.com}")
 	check("in-the-clear", secure, "grpc: {service: orders}")
 	check("unimplemented", other, "grpc: {}")
-	well("whole", plain)
-	well("orders", plain)
-	well("secure", secure)
-	ill("billing", plain, "GRPCNotServing")
-	ill("nobody", plain, "GRPCNotServing")
-	ill("unverified", secure, "TLSUnknownAuthority")
+	waitHealthy("whole", plain)
+	waitHealthy("orders", plain)
+	waitHealthy("secure", secure)
+	waitUnhealthy("billing", plain, "GRPCNotServing")
+	waitUnhealthy("nobody", plain, "GRPCNotServing")
+	waitUnhealthy("unverified", secure, "TLSUnknownAuthority")
 	h.WaitStates("in-the-clear", harness.All(harness.Unhealthy, secure))
-	ill("unimplemented", other, "UnexpectedStatus")
+	waitUnhealthy("unimplemented", other, "UnexpectedStatus")
 
 	services.SetServingStatus("orders", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	services.SetServingStatus("billing", grpc_health_v1.HealthCheckResponse_SERVING)
-	ill("orders", plain, "GRPCNotServing")
-	ill("secure", secure, "GRPCNotServing")
-	well("billing", plain)
-	well("whole", plain)
+	waitUnhealthy("orders", plain, "GRPCNotServing")
+	waitUnhealthy("secure", secure, "GRPCNotServing")
+	waitHealthy("billing", plain)
+	waitHealthy("whole", plain)
 
-	services.Shutdown() // as a server does that is about to go
-	ill("whole", plain, "GRPCNotServing")
+	services.Shutdown() // as a server does before it stops
+	waitUnhealthy("whole", plain, "GRPCNotServing")
 	services.Resume()
-	well("whole", plain)
-	well("orders", plain)
-	well("secure", secure)
-	ill("nobody", plain, "GRPCNotServing")
+	waitHealthy("whole", plain)
+	waitHealthy("orders", plain)
+	waitHealthy("secure", secure)
+	waitUnhealthy("nobody", plain, "GRPCNotServing")
 }

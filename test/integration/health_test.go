@@ -12,34 +12,16 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// web is the port of the specs below, whose Services have IPv4 alone so that nothing depends on the
-// order of families.
+// web is the beginning of the specs below. Their Services have only IPv4, so no result depends on
+// the order of families. The argument has further fields of spec.service.
 const web = `service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]%s}
 ports: [{name: web, port: 80}]
 `
 
-// spec is a backend with these targets, a check that judges quickly and further fields of it, and
-// further fields of the spec.
+// spec returns a spec with these targets and a check that judges quickly. check has further fields
+// of the check, more has further fields of the spec.
 func spec(targets, check, more string) string {
-	return fmt.Sprintf(
-		web,
-		"",
-	) + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + harness.FastPace + check + "}\n" + more
-}
-
-// waitActive waits until status tells that tier, or with -1 that none is active.
-func waitActive(h *harness.Test, backend string, tier int32) {
-	h.T.Helper()
-	h.Eventually(fmt.Sprintf("tier %d to be active", tier), func() error {
-		is := int32(-1)
-		if p := h.Backend(backend).Status.ActiveTier; p != nil {
-			is = *p
-		}
-		if is != tier {
-			return fmt.Errorf("it is %d", is)
-		}
-		return nil
-	})
+	return fmt.Sprintf(web, "") + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + harness.FastPace + check + "}\n" + more
 }
 
 // One ExternalBackend shows the whole table of endpoint conditions.
@@ -110,10 +92,10 @@ func TestRemovedAddressDrainsWithItsHealth(t *testing.T) {
 	h.ApplyBackend("web", spec(set.target(0, "")+set.target(2, ""), "", "drainSeconds: 6"))
 	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): "terminating", set.at(2): harness.Healthy})
 	h.WaitStates("web", harness.All(harness.Healthy, set.at(0), set.at(2)))
-	if after := time.Since(left); after < 5*time.Second { // whole seconds are kept
+	if after := time.Since(left); after < 5*time.Second { // slices keep whole seconds
 		t.Errorf("the address was gone after %v", after)
 	}
-	// Removed with nothing to drain for.
+	// Without drainSeconds, the address leaves at once.
 	h.ApplyBackend("web", spec(set.target(0, ""), "", ""))
 	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 }
@@ -123,21 +105,20 @@ func TestRemovedAddressDrainsWithItsHealth(t *testing.T) {
 func TestFailoverAndFailbackBetweenTiers(t *testing.T) {
 	h := parallel(t)
 	set := startServers(h, 5)
-	targets := set.target(0, "") + set.target(1, "") + set.target(2, ", tier: 1") + set.target(3, ", tier: 1") + set.target(4,
-		", tier: 7")
+	targets := set.target(0, "") + set.target(1, "") +
+		set.target(2, ", tier: 1") + set.target(3, ", tier: 1") + set.target(4, ", tier: 7")
 	h.ApplyBackend("web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
-	ready := func(tier string, at ...netip.AddrPort) harness.States { return harness.All(tier, at...) }
 	first, second, third := []netip.AddrPort{set.at(0), set.at(1)}, []netip.AddrPort{set.at(2), set.at(3)}, set.at(4)
 	h.WaitStates("web",
-		harness.Union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+		harness.Union(harness.All(harness.Healthy, first...), harness.All(harness.Standby, second...), harness.All(harness.Standby, third)))
 	waitActive(h, "web", 0)
 
-	// Half of it is not enough: the healthy one becomes a standby.
+	// Half of the first tier is not enough. Its healthy endpoint becomes a standby.
 	set.servers[0].SetSick(true)
 	h.WaitStates(
 		"web",
-		harness.Union(harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby}, ready(harness.Healthy, second...),
-			ready(harness.Standby, third)),
+		harness.Union(harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby}, harness.All(harness.Healthy, second...),
+			harness.All(harness.Standby, third)),
 	)
 	waitActive(h, "web", 1)
 	h.WaitEvent("web", "TierChanged")
@@ -146,7 +127,7 @@ func TestFailoverAndFailbackBetweenTiers(t *testing.T) {
 		set.at(3): harness.Standby, set.at(4): harness.Healthy})
 	waitActive(h, "web", 7)
 
-	// No tier qualifies: the healthy endpoints of every tier are ready.
+	// If no tier qualifies, the healthy endpoints of every tier are ready.
 	set.servers[4].SetSick(true)
 	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy, set.at(2): harness.Unhealthy,
 		set.at(3): harness.Healthy, set.at(4): harness.Unhealthy})
@@ -156,7 +137,7 @@ func TestFailoverAndFailbackBetweenTiers(t *testing.T) {
 		set.servers[i].SetSick(false)
 	}
 	h.WaitStates("web",
-		harness.Union(ready(harness.Healthy, first...), ready(harness.Standby, second...), ready(harness.Standby, third)))
+		harness.Union(harness.All(harness.Healthy, first...), harness.All(harness.Standby, second...), harness.All(harness.Standby, third)))
 	waitActive(h, "web", 0)
 }
 
@@ -222,7 +203,7 @@ func TestInitialStateHoldsUntilFirstVerdict(t *testing.T) {
 	if err := m.BlackHole(); err != nil {
 		t.Fatal(err)
 	}
-	// The first verdict is half a minute away.
+	// The first verdict comes after half a minute.
 	const slow = "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets: [{name: a, address: %s}]\n" +
 		"healthCheck: {tcpSocket: {}, periodSeconds: 60, timeoutSeconds: 30, failureThreshold: 3, initialState: %s}"
 	h.ApplyBackend("ready", slow, m.V4, "Ready")
@@ -255,12 +236,12 @@ func TestAddedCheckStartsFromPublishedState(t *testing.T) {
 	h.ApplyBackend("web", spec(set.targets(), "", ""))
 	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy})
 	waitTarget(h, "web", "b", "Unhealthy", "UnexpectedStatus")
-	for _, state := range history.all() { // the ports tell a and b apart, but only b turned
+	for _, state := range history.all() { // a and b have one address, but only b becomes unready
 		if state == "MODIFIED ours "+set.V4.String()+":false,false,false" {
 			continue
 		}
 		if state != "ADDED ours "+set.V4.String()+":true,true,false" {
-			t.Errorf("seen was %q", state)
+			t.Errorf("there was the state %q", state)
 		}
 	}
 
@@ -319,14 +300,10 @@ func TestOneTargetWinsDuplicateAddress(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
 			h.ApplyBackend(tc.name,
-				"ports: [{name: web, port: 80, targetPort: 8080}]\ntargets:"+fmt.Sprintf(target, "one", tc.first)+fmt.Sprintf(
-					target,
-					"two",
-					tc.second,
-				),
-			)
+				"ports: [{name: web, port: 80, targetPort: 8080}]\ntargets:"+
+					fmt.Sprintf(target, "one", tc.first)+fmt.Sprintf(target, "two", tc.second))
 			h.WaitStates(tc.name, harness.All(tc.state, at("198.51.100.1:8080")))
-			h.Eventually("the loser to be told", func() error {
+			h.Eventually("the duplicate to be reported", func() error {
 				for _, s := range h.Backend(tc.name).Status.Targets {
 					if (s.Reason == "DuplicateAddress") != (s.Name == tc.loser) {
 						return fmt.Errorf("the targets are %+v", h.Backend(tc.name).Status.Targets)
@@ -336,11 +313,11 @@ func TestOneTargetWinsDuplicateAddress(t *testing.T) {
 			})
 		})
 	}
-	// With ports that all differ it is another endpoint.
+	// If all ports differ, it is another endpoint.
 	h.ApplyBackend("differ",
 		"ports: [{name: web, port: 80}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
 	h.WaitStates("differ", harness.All(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.1:81")))
-	// With one in common it is not.
+	// If one port is the same, it is a duplicate.
 	h.ApplyBackend("partly",
 		"ports: [{name: web, port: 80}, {name: more, port: 90}]\ntargets:\n- {name: one, address: 198.51.100.1}\n- {name: two, address: 198.51.100.1, ports: [{name: web, targetPort: 81}]}")
 	h.WaitReady("partly")

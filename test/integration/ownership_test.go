@@ -18,7 +18,7 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// dualStack is a spec whose Service has one slice for each family.
+// dualStack is a spec with one slice for each family.
 const dualStack = `
 service:
   ipFamilyPolicy: RequireDualStack
@@ -39,13 +39,15 @@ func TestOwnersAreBackendServiceAndSlices(t *testing.T) {
 	h.WaitReady("web")
 	b, service := h.Backend("web"), h.Service("web")
 	want := metav1.OwnerReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ExternalBackend", Name: "web", UID: b.UID, Controller: new(true), BlockOwnerDeletion: new(true),
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ExternalBackend", Name: "web", UID: b.UID,
+		Controller: new(true), BlockOwnerDeletion: new(true),
 	}
 	if diff := gocmp.Diff([]metav1.OwnerReference{want}, service.OwnerReferences); diff != "" {
 		t.Errorf("owners of the Service, -want +got:\n%s", diff)
 	}
 	want = metav1.OwnerReference{
-		APIVersion: "v1", Kind: "Service", Name: "web", UID: service.UID, Controller: new(true), BlockOwnerDeletion: new(true),
+		APIVersion: "v1", Kind: "Service", Name: "web", UID: service.UID,
+		Controller: new(true), BlockOwnerDeletion: new(true),
 	}
 	sliceList := h.Slices("web")
 	for _, s := range sliceList {
@@ -53,7 +55,10 @@ func TestOwnersAreBackendServiceAndSlices(t *testing.T) {
 			t.Errorf("owners of slice %s, -want +got:\n%s", s.Name, diff)
 		}
 		labels := map[string]string{
-			"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "external-backend.io", "external-backend.io/name": "web", "team": "shop",
+			"kubernetes.io/service-name":             "web",
+			"endpointslice.kubernetes.io/managed-by": "external-backend.io",
+			"external-backend.io/name":               "web",
+			"team":                                   "shop",
 		}
 		if diff := gocmp.Diff(labels, s.Labels); diff != "" {
 			t.Errorf("labels of slice %s, -want +got:\n%s", s.Name, diff)
@@ -106,12 +111,12 @@ func TestChangesByOthersAreReverted(t *testing.T) {
 			}
 		}
 	}
-	// Endpoints with other ports belong into other slices, and what bears no mark of ours may be
-	// anybody's: others are made in their place.
+	// These slices are replaced: endpoints with other ports belong into another slice, and a slice
+	// without our labels and annotations may belong to others.
 	replaced := []string{"slices: ports", "slices: no ports", "slices: nothing of ours in the metadata"}
 	for _, tc := range []struct {
-		name string
-		harm func(*harness.Test)
+		name   string
+		change func(*harness.Test)
 	}{
 		{"service: ports", inService(func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })},
 		{"service: a port more", inService(func(s *corev1.Service) {
@@ -160,7 +165,7 @@ func TestChangesByOthersAreReverted(t *testing.T) {
 			h := h.Sub(t)
 			same := !slices.Contains(replaced, tc.name)
 			before := takeSnapshot(h, "web", same)
-			tc.harm(h)
+			tc.change(h)
 			waitSnapshot(h, "web", before, same)
 		})
 	}
@@ -179,8 +184,8 @@ func TestDeletedObjectsAreCreatedAgain(t *testing.T) {
 		return []types.UID{service.UID}
 	}
 	for _, tc := range []struct {
-		name string
-		harm func(h *harness.Test) []types.UID // tells what must go
+		name   string
+		delete func(h *harness.Test) []types.UID // returns the UIDs of the deleted objects
 	}{
 		{"a slice", func(h *harness.Test) []types.UID {
 			slice := h.Slices("web")[0]
@@ -206,8 +211,8 @@ func TestDeletedObjectsAreCreatedAgain(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			gone := tc.harm(h)
-			h.Eventually("all to be back", func() error {
+			gone := tc.delete(h)
+			h.Eventually("all objects to be created again", func() error {
 				now := takeSnapshot(h, "web", true)
 				if diff := gocmp.Diff(names(before), names(now)); diff != "" {
 					return errors.New("slices, -want +got:\n" + diff)
@@ -248,11 +253,8 @@ func TestMetadataOfOthersStays(t *testing.T) {
 	h.ApplyBackend("web", spec("team: shop, tier: db", "example.com/note: hello, example.com/more: x", a))
 	h.WaitReady("web")
 	edit(h, h.Backend("web"), func(b *v1alpha1.ExternalBackend) {
-		b.Labels, b.Annotations = map[string]string{
-			"on-the-backend": "yes",
-		}, map[string]string{
-			"example.com/on-the-backend": "yes",
-		}
+		b.Labels = map[string]string{"on-the-backend": "yes"}
+		b.Annotations = map[string]string{"example.com/on-the-backend": "yes"}
 	})
 	mark := func(o client.Object) {
 		metav1.SetMetaDataLabel(o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta),
@@ -272,7 +274,7 @@ func TestMetadataOfOthersStays(t *testing.T) {
 	h.ApplyBackend("web", spec("team: shop", "example.com/note: changed", ab))
 	h.WaitStates("web", harness.All(harness.Healthy, at("198.51.100.1:80"), at("198.51.100.2:80")))
 	waitProgrammed(h, "web")
-	h.Eventually("labels and annotations to be right", func() error {
+	h.Eventually("labels and annotations", func() error {
 		now := takeSnapshot(h, "web", true)
 		serviceLabels := map[string]string{"team": "shop", "example.com/theirs": "yes", v1alpha1.LabelName: "web"}
 		if diff := gocmp.Diff(serviceLabels, now.Service.Labels); diff != "" {
@@ -285,7 +287,7 @@ func TestMetadataOfOthersStays(t *testing.T) {
 		}
 		is, ok := now.Slices[slice.Name]
 		if !ok || is.UID != string(slice.UID) || now.Service.UID != string(service.UID) {
-			return fmt.Errorf("the slice or the Service is not the one that it was: %+v", now)
+			return fmt.Errorf("the slice or the Service was replaced: %+v", now)
 		}
 		if is.Labels["example.com/theirs"] != "yes" || is.Annotations["example.com/theirs"] != "yes" ||
 			is.Labels["tier"] != "" ||
@@ -301,7 +303,7 @@ func TestMetadataOfOthersStays(t *testing.T) {
 		t.Errorf("the slice's finalizers are %v", s.Finalizers)
 	}
 
-	// A finalizer of others holds the objects, but nothing of ours does.
+	// A finalizer of others blocks the deletion of Service and slice, but not of the ExternalBackend.
 	remove(h, h.Backend("web"))
 	waitGone(h, &v1alpha1.ExternalBackend{}, "web")
 	free()
@@ -309,7 +311,7 @@ func TestMetadataOfOthersStays(t *testing.T) {
 	waitNoSlices(h, "web")
 }
 
-// with is m with one more entry.
+// with returns a copy of m with one more entry.
 func with(m map[string]string, key, value string) map[string]string {
 	out := maps.Clone(m)
 	if out == nil {
@@ -342,7 +344,7 @@ func TestSelectorSetWithoutManagerIsRemoved(t *testing.T) {
 	before := takeSnapshot(h, "web", true)
 	m.Stop()
 	edit(h, h.Service("web"), func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
-	h.Eventually("the core controllers to act", func() error {
+	h.Eventually("the core controllers to create their objects", func() error {
 		if n := len(h.Slices("web")); n < 3 {
 			return fmt.Errorf("there are %d slices", n)
 		}

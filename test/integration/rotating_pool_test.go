@@ -13,21 +13,21 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// pool answers with some of its addresses at a time, in rotation.
-type pool struct {
+// rotatingPool answers with some of its addresses at a time, in turn.
+type rotatingPool struct {
 	mu    sync.Mutex
 	addrs []string
-	shown map[string]time.Time // when last
+	shown map[string]time.Time // when an answer contained the address last
 	next  int
 }
 
 const (
-	poolSize  = 64
-	atATime   = 8
-	rotations = poolSize / atATime // queries, a second apart, until all have been shown
+	poolSize = 64
+	atATime  = 8
+	rotation = poolSize / atATime // queries, one per second, until answers have contained all addresses
 )
 
-func (p *pool) reply(m *dns.Msg) bool {
+func (p *rotatingPool) answer(m *dns.Msg) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var window []string
@@ -40,8 +40,8 @@ func (p *pool) reply(m *dns.Msg) bool {
 	return answerWith(window...)(m)
 }
 
-// remove takes the last address out, and returns when it was shown last.
-func (p *pool) remove() (shown time.Time) {
+// remove removes the last address, and returns when an answer contained it last.
+func (p *rotatingPool) remove() (shown time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := p.addrs[len(p.addrs)-1]
@@ -55,14 +55,14 @@ func (p *pool) remove() (shown time.Time) {
 func TestRotatingPoolIsPublishedWhole(t *testing.T) {
 	h := parallel(t)
 	ns := startScriptedDNS(h)
-	p := &pool{shown: map[string]time.Time{}}
+	p := &rotatingPool{shown: map[string]time.Time{}}
 	want := harness.States{}
 	for i := range poolSize {
 		p.addrs = append(p.addrs, fmt.Sprintf("198.51.100.%d", i+1))
 		want[netip.AddrPortFrom(netip.MustParseAddr(p.addrs[i]), 8080)] = harness.Healthy
 	}
-	ns.set("db.example.com", p.reply)
-	const removalDelay, drain = 25 * time.Second, 4 * time.Second // the one is three rotations
+	ns.set("db.example.com", p.answer)
+	const removalDelay, drain = 25 * time.Second, 4 * time.Second // removalDelay takes three rotations
 	applyHostname(h, ns, "web", fmt.Sprintf(", removalDelaySeconds: %d", int(removalDelay.Seconds())),
 		fmt.Sprintf("drainSeconds: %d", int(drain.Seconds())))
 	h.WaitReady("web")
@@ -71,13 +71,13 @@ func TestRotatingPoolIsPublishedWhole(t *testing.T) {
 
 	settled, asked := h.CountWrites(), ns.queries()
 	h.Eventually("two more rotations", func() error {
-		if n := ns.queries() - asked; n < 2*rotations {
+		if n := ns.queries() - asked; n < 2*rotation {
 			return fmt.Errorf("it was asked %d times", n)
 		}
 		return nil
 	})
 	if written := settled.Of("services", "endpointslices"); len(written) > 0 {
-		t.Errorf("while the pool rotates there was written %v", written)
+		t.Errorf("while the pool rotated, the manager wrote %v", written)
 	}
 	h.WaitStates("web", want)
 
@@ -86,17 +86,17 @@ func TestRotatingPoolIsPublishedWhole(t *testing.T) {
 	want[last] = harness.Draining
 	h.WaitStates("web", want)
 	if after := time.Since(shown); after < removalDelay {
-		t.Errorf("the address began to drain %v after it was last shown", after)
+		t.Errorf("the address began to drain %v after the last answer with it", after)
 	}
 	delete(want, last)
 	h.WaitStates("web", want)
-	if after := time.Since(shown); after < removalDelay+drain-time.Second { // whole seconds are kept
-		t.Errorf("the address was gone %v after it was last shown", after)
+	if after := time.Since(shown); after < removalDelay+drain-time.Second { // slices keep whole seconds
+		t.Errorf("the address left %v after the last answer with it", after)
 	}
 	for _, state := range history.all() {
 		if !strings.HasSuffix(state, ":true,true,false") &&
 			!strings.Contains(state, " "+last.Addr().String()+":false,true,true") {
-			t.Errorf("seen was %q", state)
+			t.Errorf("there was the state %q", state)
 		}
 	}
 }

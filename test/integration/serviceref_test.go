@@ -24,7 +24,7 @@ func TestReferencedServiceIsFollowedThroughItsLife(t *testing.T) {
 	h.WaitEvent("ext", "ServiceNotFound")
 	wantStalled(h, "ext", "")
 	if n := len(h.Slices("web")); n > 0 {
-		t.Errorf("there are %d slices behind a Service that is not there", n)
+		t.Errorf("there are %d slices behind a Service that does not exist", n)
 	}
 	if b := h.Backend("ext"); b.Status.ServiceName != "web" || b.Status.ServiceType != "" {
 		t.Errorf("status is %+v", b.Status)
@@ -44,7 +44,7 @@ func TestReferencedServiceIsFollowedThroughItsLife(t *testing.T) {
 		t.Errorf("the selector of someone else's Service is %v", s.Spec.Selector)
 	}
 	h.ApplyService("web", service, "")
-	// What kube-controller-manager left behind is for the Service's owner to remove.
+	// The owner of the Service has to delete the objects that kube-controller-manager has created.
 	for _, s := range h.Slices("web") {
 		if s.Labels[discoveryv1.LabelManagedBy] == "endpointslice-controller.k8s.io" {
 			remove(h, &s)
@@ -67,7 +67,7 @@ func TestReferencedServiceIsFollowedThroughItsLife(t *testing.T) {
 	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy})
 	set.servers[1].SetSick(false)
 	h.WaitStates("web", healthy)
-	// The spec is followed too.
+	// Changes of the spec are followed, too.
 	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
 		set.target(0, ""), harness.HTTPCheck)
 	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
@@ -77,7 +77,7 @@ func TestReferencedServiceIsFollowedThroughItsLife(t *testing.T) {
 		harness.HTTPCheck)
 	h.WaitReady("ext")
 	h.WaitStates("web", healthy)
-	// The slice of target a had something in it all the while.
+	// The slice of target a always had an endpoint, so it is still the same object.
 	name := h.Endpoints("web")[0].Slice
 	if is := takeSnapshot(h, "web", true).Slices[name]; is.UID != before.Slices[name].UID {
 		t.Errorf("slice %s is %+v, not %+v", name, is, before.Slices[name])
@@ -96,7 +96,7 @@ targets: [{name: a, address: 198.51.100.1}]
 `)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "PortMismatch")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "PortMismatch")
-	wantStalled(h, "ext", "") // not before two minutes have passed
+	wantStalled(h, "ext", "") // Stalled comes after two minutes
 	waitMessage(h, "ext", "Programmed", "more", "dgram", "UDP")
 	h.WaitEvent("ext", "PortMismatch")
 	h.WaitStates("web", oneEndpoint)
@@ -124,7 +124,7 @@ func TestOlderSiblingOwnsSharedAddress(t *testing.T) {
 	h.ApplyService("web", "ports: [{name: web, port: 80}]")
 	const spec = "serviceRef: {name: web}\nports: [{name: web, port: 8080}]\ntargets: [{name: shared, address: 198.51.100.1}, {name: own, address: %s}]"
 	a, b, c := at("198.51.100.1:8080"), at("198.51.100.2:8080"), at("198.51.100.3:8080")
-	// Of two made in one second the name decides.
+	// Between two objects of the same second, the name would decide.
 	h.ApplyBackend("b-older", spec, "198.51.100.2")
 	h.WaitReady("b-older")
 	first := h.Backend("b-older")
@@ -153,10 +153,10 @@ func TestOlderSiblingOwnsSharedAddress(t *testing.T) {
 		t.Errorf("the endpoints are %v", owners)
 	}
 
-	// Until the garbage collector has taken the older one's slices the address may stand in both:
-	// added before it is removed.
+	// Until the garbage collector has deleted the slices of the older one, both may publish the
+	// address.
 	remove(h, h.Backend("b-older"))
-	h.Eventually("the older one's slices to go", func() error {
+	h.Eventually("the slices of the older ExternalBackend to go", func() error {
 		for _, s := range h.Slices("web") {
 			if s.Labels[v1alpha1.LabelName] == "b-older" {
 				return fmt.Errorf("there is %s", s.Name)
@@ -183,7 +183,7 @@ healthCheck: {tcpSocket: {}, ` + harness.FastPace + `}
 `
 	a, b := at("198.51.100.1:8080"), at("[2001:db8::1]:8080")
 	h.ApplyBackend("ext", spec, "web")
-	h.WaitStates("web", harness.All(harness.Unhealthy, a)) // nobody is there
+	h.WaitStates("web", harness.All(harness.Unhealthy, a)) // nothing answers
 	waitTarget(h, "ext", "b", "Unknown", "FamilyNotServed")
 	h.ApplyService("web", service, "ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
 	h.WaitStates("web", harness.All(harness.NotReadyToo, a, b)) // ready without health

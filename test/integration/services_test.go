@@ -3,14 +3,12 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -20,7 +18,7 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// onePort is a backend's ports and targets, where a test is about the Service.
+// onePort is the ports and targets of an ExternalBackend for tests of its Service.
 const onePort = "\nports: [{name: web, port: 80, targetPort: 8080}]\ntargets: [{name: a, address: 198.51.100.1}]"
 
 var oneEndpoint = harness.All(harness.Healthy, at("198.51.100.1:8080"))
@@ -77,7 +75,7 @@ func TestEachServiceTypeIsCreated(t *testing.T) {
 			if len(s.Spec.Selector) > 0 || len(s.Spec.Ports) != 1 {
 				t.Errorf("the Service has selector %v and ports %v", s.Spec.Selector, s.Spec.Ports)
 			}
-			// On the Service targetPort says the port of spec.ports; what routes is the slice's.
+			// The Service's targetPort is the port in spec.ports. Only the slice's port has an effect.
 			if p := s.Spec.Ports[0]; p.Name != "web" || p.Port != 80 || p.TargetPort != intstr.FromInt32(80) ||
 				p.Protocol != corev1.ProtocolTCP {
 				t.Errorf("the Service's port is %+v", p)
@@ -128,7 +126,7 @@ service:
 		t.Errorf("the Service is %+v", now)
 	}
 	if now.UID != s.UID {
-		t.Error("the Service is another one")
+		t.Error("the Service was replaced")
 	}
 }
 
@@ -157,17 +155,15 @@ targets:
 		return discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol, AppProtocol: app}
 	}
 	for addr, web := range map[string]int32{"198.51.100.1": 8080, "198.51.100.2": 9090, "198.51.100.3": 8080} {
-		want := []discoveryv1.EndpointPort{
-			port("assoc", 5353, corev1.ProtocolSCTP,
-				nil), port("dns", 53, corev1.ProtocolUDP, nil), port("web", web, corev1.ProtocolTCP, new("http")),
-		}
+		want := []discoveryv1.EndpointPort{port("assoc", 5353, corev1.ProtocolSCTP, nil),
+			port("dns", 53, corev1.ProtocolUDP, nil), port("web", web, corev1.ProtocolTCP, new("http"))}
 		if diff := gocmp.Diff(want, byAddr[addr].Ports); diff != "" {
 			t.Errorf("ports of %s, -want +got:\n%s", addr, diff)
 		}
 	}
 	if byAddr["198.51.100.1"].Name != byAddr["198.51.100.3"].Name ||
 		byAddr["198.51.100.1"].Name == byAddr["198.51.100.2"].Name {
-		t.Error("slices do not stand by their lists of ports")
+		t.Error("slices do not have one list of ports each")
 	}
 	if p := h.Service("many").Spec.Ports; len(p) != 3 || p[1].Protocol != corev1.ProtocolUDP ||
 		p[2].Protocol != corev1.ProtocolSCTP ||
@@ -182,7 +178,7 @@ targets:
 	if p := h.Slices("unnamed")[0].Ports[0]; p.Name == nil || *p.Name != "" {
 		t.Errorf("the slice's port is %+v", p)
 	}
-	// A port leaves, another comes, one gets another name.
+	// One port is removed, one is added, one gets another name.
 	h.ApplyBackend("many",
 		"ports:\n- {name: http, port: 80, targetPort: 8080}\n- {name: more, port: 81}\ntargets: [{name: a, address: 198.51.100.1}]")
 	h.WaitReady("many")
@@ -218,7 +214,7 @@ func TestTypeChangesKeepServiceAndSlices(t *testing.T) {
 		}
 		s := h.Slices("web")
 		if len(s) != 1 || s[0].UID != slice.UID {
-			t.Errorf("%s: the slice is not the one that it was: %+v", kind, s)
+			t.Errorf("%s: the slice was replaced: %+v", kind, s)
 		}
 		if _, headless := s[0].Labels[corev1.IsHeadlessService]; headless != (kind == "Headless") ||
 			(s[0].Endpoints[0].Hostname != nil) != (kind == "Headless") {
@@ -255,170 +251,6 @@ func TestNodePortIsKept(t *testing.T) {
 	if p := h.Service("web").Spec.Ports[0]; p.NodePort != 0 {
 		t.Errorf("a Service of type ClusterIP has node port %d", p.NodePort)
 	}
-}
-
-// If the API server refuses an update, the field is reported, and Service and endpoints stay. Once
-// the change is reverted, all is well.
-func TestRefusedUpdateKeepsService(t *testing.T) {
-	h := parallel(t)
-	for _, tc := range []struct{ name, good, bad, field string }{
-		{"class", "service: {type: LoadBalancer, loadBalancerClass: example.com/one}" + onePort, "service: {type: LoadBalancer, loadBalancerClass: example.com/two}" + onePort,
-			"spec.loadBalancerClass"},
-		{"families", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}" + onePort, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv6]}" + onePort,
-			"ipFamilies[0]"},
-		{"node-port", "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30412}]\ntargets: [{name: a, address: 198.51.100.1}]",
-			"service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 80}]\ntargets: [{name: a, address: 198.51.100.1}]", "spec.ports[0].nodePort"},
-		{"no-longer-headless", "service: {type: Headless}" + onePort,
-			"service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 80}]\ntargets: [{name: a, address: 198.51.100.1}]", "spec.ports[0].nodePort"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			h := h.Sub(t)
-			h.ApplyBackend(tc.name, tc.good)
-			h.WaitReady(tc.name)
-			service := h.Service(tc.name)
-			h.ApplyBackend(tc.name, tc.bad)
-			h.WaitCondition(tc.name, "Programmed", metav1.ConditionFalse, "ApplyFailed")
-			h.WaitCondition(tc.name, "Ready", metav1.ConditionFalse, "ApplyFailed")
-			waitMessage(h, tc.name, "Programmed", tc.field)
-			wantStalled(h, tc.name, "")
-			h.WaitStates(tc.name, oneEndpoint)
-			now := h.Service(tc.name)
-			if now.UID != service.UID || now.DeletionTimestamp != nil || !equality.Semantic.DeepEqual(now.Spec, service.Spec) {
-				t.Errorf("the Service is not the one that it was: %+v", now)
-			}
-			if setsOut := tc.name == "no-longer-headless"; now.ResourceVersion != service.ResourceVersion && !setsOut {
-				t.Error("the Service has been written")
-			}
-			h.WaitEvent(tc.name, "ApplyFailed")
-			h.ApplyBackend(tc.name, tc.good)
-			h.WaitReady(tc.name)
-			waitProgrammed(h, tc.name)
-		})
-	}
-}
-
-// If the API server refuses to create the Service, the field is reported, and a corrected spec
-// takes effect.
-func TestRefusedCreationIsReported(t *testing.T) {
-	h := parallel(t)
-	const spec = "service: {type: NodePort}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: %d}]\ntargets: [{name: a, address: 198.51.100.1}]"
-	h.ApplyBackend("web", spec, 80)
-	h.WaitCondition("web", "Programmed", metav1.ConditionFalse, "ApplyFailed")
-	waitMessage(h, "web", "Programmed", "spec.ports[0].nodePort")
-	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "ApplyFailed")
-	h.ApplyBackend("web", spec, 30413)
-	h.WaitReady("web")
-
-	// A node port that is taken, until it is free: nothing is given up on.
-	h.ApplyBackend("late", spec, 30413)
-	h.WaitCondition("late", "Programmed", metav1.ConditionFalse, "ApplyFailed")
-	waitMessage(h, "late", "Programmed", "nodePort")
-	h.ApplyBackend("late", spec, 30414)
-	h.WaitReady("late")
-}
-
-// A Service of type ExternalName has no slices and causes no DNS query.
-func TestExternalNameNeedsNoSlicesAndNoDNS(t *testing.T) {
-	h := parallel(t)
-	ns := startScriptedDNS(h)
-	ns.set("db.example.com", answerWith("198.51.100.1"))
-	ns.set("db2.example.com", answerWith("198.51.100.1"))
-	const spec = `
-service: {type: %s}
-ports: [{name: web, port: 80, targetPort: 8080}]
-targets: [{name: a, hostname: %s}]
-dns: {nameservers: ["%s"], minTTLSeconds: 1}
-`
-	h.ApplyBackend("web", spec, "ExternalName", "db.example.com", ns.V4)
-	b := h.WaitReady("web")
-	s := h.Service("web")
-	if s.Spec.Type != corev1.ServiceTypeExternalName || s.Spec.ExternalName != "db.example.com" ||
-		b.Status.ServiceType != "ExternalName" {
-		t.Errorf("the Service is %+v, status says %+v", s.Spec, b.Status)
-	}
-	waitProgrammed(h, "web")
-	for _, condition := range []string{"NamesResolved", "ResolvedRefs", "Permitted", "Accepted"} {
-		h.WaitCondition("web", condition, metav1.ConditionTrue, condition)
-	}
-	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
-	h.ApplyBackend("web", spec, "ExternalName", "db2.example.com", ns.V4)
-	h.WaitReady("web")
-	if s := h.Service("web"); s.Spec.ExternalName != "db2.example.com" {
-		t.Errorf("the Service is an alias of %s", s.Spec.ExternalName)
-	}
-	waitNoSlices(h, "web")
-	if n := ns.queries(); n > 0 {
-		t.Errorf("%d queries were sent", n)
-	}
-
-	// There and back, it is the same Service.
-	h.ApplyBackend("web", spec, "ClusterIP", "db2.example.com", ns.V4)
-	h.WaitStates("web", oneEndpoint)
-	h.WaitReady("web")
-	h.ApplyBackend("web", spec, "ExternalName", "db2.example.com", ns.V4)
-	waitNoSlices(h, "web")
-	h.WaitReady("web")
-	if now := h.Service("web"); now.UID != s.UID || now.Spec.Type != corev1.ServiceTypeExternalName {
-		t.Errorf("the Service is %+v", now)
-	}
-	if b := h.Backend("web"); b.Status.Endpoints != nil && b.Status.Endpoints.Total > 0 {
-		t.Errorf("status.endpoints is %+v", b.Status.Endpoints)
-	}
-}
-
-// With Passthrough, the name itself is published in a slice of type FQDN. It is neither resolved
-// nor probed.
-func TestPassthroughPublishesName(t *testing.T) {
-	h := parallel(t)
-	ns := startScriptedDNS(h)
-	ns.set("db.example.com", answerWith("198.51.100.1"))
-	const spec = `
-service: {type: Headless, labels: {team: shop}}
-ports: [{name: web, port: 80, targetPort: 8080}]
-targets: [{name: a, hostname: db.example.com, zone: z1%s}]
-dns: {resolution: %s, nameservers: ["%s"], minTTLSeconds: 1}
-`
-	h.ApplyBackend("web", spec, "", "Passthrough", ns.V4)
-	h.WaitReady("web")
-	all := h.Slices("web")
-	if len(all) != 1 {
-		t.Fatalf("there are %d slices", len(all))
-	}
-	s := all[0]
-	if s.AddressType != discoveryv1.AddressTypeFQDN || len(s.Endpoints) != 1 ||
-		!slices.Equal(s.Endpoints[0].Addresses, []string{"db.example.com"}) ||
-		*s.Ports[0].Port != 8080 ||
-		*s.Ports[0].Name != "web" {
-		t.Errorf("the slice is %+v", s)
-	}
-	if s.Labels["team"] != "shop" || s.Labels[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy ||
-		s.Labels[v1alpha1.LabelName] != "web" {
-		t.Errorf("the slice's labels are %v", s.Labels)
-	}
-	if c := s.Endpoints[0].Conditions; c.Ready == nil || !*c.Ready || c.Serving == nil || !*c.Serving ||
-		c.Terminating == nil ||
-		*c.Terminating {
-		t.Errorf("the endpoint's conditions are %+v", c)
-	}
-	waitTarget(h, "web", "a", "Unprobed", "")
-	h.WaitCondition("web", "Healthy", metav1.ConditionTrue, "NotProbed")
-	h.WaitCondition("web", "NamesResolved", metav1.ConditionTrue, "NamesResolved")
-	if n := ns.queries(); n > 0 {
-		t.Errorf("%d queries were sent", n)
-	}
-
-	h.ApplyBackend("web", spec, ", adminState: Disabled", "Passthrough", ns.V4)
-	waitNoSlices(h, "web")
-	h.WaitCondition("web", "Ready", metav1.ConditionFalse, "NoReadyEndpoints")
-	h.ApplyBackend("web", spec, "", "Resolve", ns.V4)
-	h.WaitStates("web", oneEndpoint)
-	h.ApplyBackend("web", spec, "", "Passthrough", ns.V4)
-	h.Eventually("the name alone to be published", func() error {
-		if all := h.Slices("web"); len(all) != 1 || all[0].AddressType != discoveryv1.AddressTypeFQDN {
-			return fmt.Errorf("there are %+v", all)
-		}
-		return nil
-	})
 }
 
 // With trafficDistribution, every endpoint has its zone as a hint, ready or not. With
@@ -480,58 +312,6 @@ healthCheck: %s
 	}
 }
 
-// An address of a family that the Service does not have is reported, and published once the Service
-// has the family.
-func TestEndpointsFollowServiceFamilies(t *testing.T) {
-	h := parallel(t)
-	const spec = `
-service: {ipFamilyPolicy: %s, ipFamilies: [%s]}
-ports: [{name: web, port: 80}]
-targets:
-- {name: a, address: 198.51.100.1}
-- {name: b, address: "2001:db8::1"}
-`
-	v4, v6 := at("198.51.100.1:80"), at("[2001:db8::1]:80")
-	for _, tc := range []struct {
-		name, policy, families string
-		want                   []netip.AddrPort
-		lacking                string
-	}{
-		{"v4", "SingleStack", "IPv4", []netip.AddrPort{v4}, "b"},
-		{"v6", "SingleStack", "IPv6", []netip.AddrPort{v6}, "a"},
-		{"both", "RequireDualStack", "IPv6, IPv4", []netip.AddrPort{v4, v6}, ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			h := h.Sub(t)
-			h.ApplyBackend(tc.name, spec, tc.policy, tc.families)
-			h.WaitReady(tc.name)
-			h.WaitStates(tc.name, harness.All(harness.Healthy, tc.want...))
-			if tc.lacking != "" {
-				waitTarget(h, tc.name, tc.lacking, "Unprobed", "FamilyNotServed")
-			}
-			waitProgrammed(h, tc.name)
-			for _, s := range h.Slices(tc.name) {
-				for _, e := range s.Endpoints {
-					if len(e.Addresses) != 1 ||
-						netip.MustParseAddr(e.Addresses[0]).Is4() != (s.AddressType == discoveryv1.AddressTypeIPv4) {
-						t.Errorf("slice %s of type %s has endpoint %v", s.Name, s.AddressType, e.Addresses)
-					}
-				}
-			}
-		})
-	}
-	service := h.Service("v4")
-	h.ApplyBackend("v4", spec, "RequireDualStack", "IPv4, IPv6")
-	h.WaitStates("v4", harness.All(harness.Healthy, v4, v6))
-	waitTarget(h, "v4", "b", "Unprobed", "")
-	h.ApplyBackend("v4", spec, "SingleStack", "IPv4")
-	h.WaitStates("v4", harness.All(harness.Healthy, v4))
-	waitTarget(h, "v4", "b", "Unprobed", "FamilyNotServed")
-	if now := h.Service("v4"); now.UID != service.UID || now.Spec.ClusterIP != service.Spec.ClusterIP {
-		t.Errorf("the Service is another one: %+v", now)
-	}
-}
-
 // Traffic policies Local, and the nodes of the targets, are published.
 func TestLocalTrafficPoliciesReachService(t *testing.T) {
 	h := parallel(t)
@@ -580,9 +360,9 @@ func TestEndpointBoundsHold(t *testing.T) {
 	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:"+targets(1, 10))
 	h.WaitReady("web")
 	if n, slices := count(), len(h.Slices("web")); n != 10 || slices != 4 {
-		t.Errorf("%d endpoints stand in %d slices", n, slices)
+		t.Errorf("%d endpoints are in %d slices", n, slices)
 	}
-	// What is published stays first, the rest is told.
+	// Published endpoints come first. The others are reported as truncated.
 	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:"+targets(20, 21)+targets(1, 10))
 	waitTarget(h, "web", "t20", "Unprobed", "Truncated")
 	waitTarget(h, "web", "t21", "Unprobed", "Truncated")
@@ -592,7 +372,7 @@ func TestEndpointBoundsHold(t *testing.T) {
 		t.Errorf("%d endpoints are published", n)
 	}
 	m.Stop()
-	h.StartManager() // with the defaults: 100 in a slice
+	h.StartManager() // the default is 100 in a slice
 	h.Eventually("all endpoints in few slices", func() error {
 		if n := len(h.Endpoints("web")); n != 12 {
 			return fmt.Errorf("there are %d endpoints", n)
@@ -600,7 +380,7 @@ func TestEndpointBoundsHold(t *testing.T) {
 		return nil
 	})
 	if after := takeSnapshot(h, "web", true); after.Service.UID != before.Service.UID {
-		t.Error("the Service is another one")
+		t.Error("the Service was replaced")
 	}
 	remove(h, h.Backend("web"), client.PropagationPolicy(metav1.DeletePropagationBackground))
 	waitNoSlices(h, "web")

@@ -23,7 +23,7 @@ func observed(state string) v1alpha1.TargetState { return v1alpha1.TargetState(s
 func TestStatusIsComplete(t *testing.T) {
 	h := parallel(t)
 	set := startServers(h, 2)
-	set.servers[1].Stop() // connections are refused
+	set.servers[1].Stop() // it refuses connections
 	h.ApplyBackend("web", spec(set.targets(), "", ""))
 	h.WaitReady("web")
 	condition := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
@@ -36,25 +36,21 @@ func TestStatusIsComplete(t *testing.T) {
 		Targets: []v1alpha1.TargetStatus{
 			{
 				Name: "b", State: "Unhealthy", Health: "Unhealthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1},
-				Addresses: []string{
-					set.V4.String(),
-				}, Reason: "ConnectionRefused", Message: fmt.Sprintf("connection refused, at %s", set.at(1)),
+				Addresses: []string{set.V4.String()}, Reason: "ConnectionRefused",
+				Message: fmt.Sprintf("connection refused, at %s", set.at(1)),
 			},
 			{
 				Name: "a", State: "Healthy", Health: "Healthy", Endpoints: v1alpha1.TargetEndpointCounts{Total: 1, Ready: 1},
 				Addresses: []string{set.V4.String()},
 			},
 		},
-		Conditions: []metav1.Condition{
-			condition("Ready", metav1.ConditionTrue, "Ready"), condition("Accepted", metav1.ConditionTrue, "Accepted"),
-			condition("ResolvedRefs", metav1.ConditionTrue,
-				"ResolvedRefs"), condition("Permitted", metav1.ConditionTrue, "Permitted"),
-			condition(
-				"NamesResolved",
-				metav1.ConditionTrue,
-				"NamesResolved",
-			), condition("Programmed", metav1.ConditionTrue, "Programmed"), condition("Healthy", metav1.ConditionFalse, "SomeUnhealthy"),
-		},
+		Conditions: []metav1.Condition{condition("Ready", metav1.ConditionTrue, "Ready"),
+			condition("Accepted", metav1.ConditionTrue, "Accepted"),
+			condition("ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs"),
+			condition("Permitted", metav1.ConditionTrue, "Permitted"),
+			condition("NamesResolved", metav1.ConditionTrue, "NamesResolved"),
+			condition("Programmed", metav1.ConditionTrue, "Programmed"),
+			condition("Healthy", metav1.ConditionFalse, "SomeUnhealthy")},
 	}
 	h.Eventually("the status", func() error {
 		diff := gocmp.Diff(want, h.Backend("web").Status,
@@ -89,7 +85,7 @@ func TestStatusIsComplete(t *testing.T) {
 	})
 }
 
-// tableOf is the table that kubectl get shows of one ExternalBackend.
+// tableOf returns the table that kubectl get prints for one ExternalBackend.
 func tableOf(h *harness.Test, backend string) metav1.Table {
 	h.T.Helper()
 	client, err := rest.HTTPClientFor(h.Config)
@@ -111,7 +107,7 @@ func tableOf(h *harness.Test, backend string) metav1.Table {
 	return table
 }
 
-// wantColumns wants the one row of the table that kubectl get shows to say this.
+// wantColumns fails the test unless the columns that kubectl get prints have these values.
 func wantColumns(h *harness.Test, backend string, want map[string]string) {
 	h.T.Helper()
 	table := tableOf(h, backend)
@@ -130,7 +126,7 @@ func wantColumns(h *harness.Test, backend string, want map[string]string) {
 			cell = fmt.Sprint(table.Rows[0].Cells[i])
 		}
 		if cell != want[column.Name] {
-			h.T.Errorf("column %s says %q, not %q", column.Name, cell, want[column.Name])
+			h.T.Errorf("column %s is %q, want %q", column.Name, cell, want[column.Name])
 		}
 	}
 	if !slices.Equal(narrow, []string{"NAME", "SERVICE", "READY", "HEALTHY", "STATUS", "AGE"}) ||
@@ -146,14 +142,13 @@ func TestWorstTargetsAreListedFirst(t *testing.T) {
 	for i := range 70 {
 		fmt.Fprintf(&targets, "- {name: t%02d, address: 198.51.100.%d}\n", i, i+1)
 	}
-	targets.WriteString("- {name: zz, address: 198.51.100.1}\n") // a duplicate is worse than what is well
+	targets.WriteString("- {name: zz, address: 198.51.100.1}\n") // a duplicate is worse than a healthy target
 	h.ApplyBackend("web", "ports: [{name: web, port: 80}]\ntargets:\n%s", targets.String())
 	h.WaitReady("web")
 	h.Eventually("the targets", func() error {
 		s := h.Backend("web").Status
 		if len(s.Targets) != 64 || s.OmittedTargets != 7 || s.Targets[0].Name != "zz" ||
-			s.Targets[0].Reason != "DuplicateAddress" ||
-			len(s.Targets[0].Addresses) > 0 {
+			s.Targets[0].Reason != "DuplicateAddress" || len(s.Targets[0].Addresses) > 0 {
 			return fmt.Errorf("there are %d, %d are omitted, the first is %+v", len(s.Targets), s.OmittedTargets,
 				s.Targets[:min(1, len(s.Targets))])
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// A Problem is an entry of a policy that can't be read. The schema refuses such
-// entries; one that got past it allows nothing.
+// A Problem is an entry of a policy that can't be read. The schema refuses such entries; an entry
+// that gets past it allows nothing.
 type Problem struct {
 	Policy string // metadata.name
 	Field  string // as in spec.allow[0].cidrs[1]
@@ -27,8 +27,8 @@ func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Policy, p.
 
 var protocols = [...]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
 
-// Compile prepares all that decisions need. Beside the Set it returns what could
-// not be read, in the order of the policies.
+// Compile prepares all that decisions need. It returns the Set and the entries that could not be
+// read, in the order of the policies.
 func Compile(in Input) (*Set, []Problem) {
 	rules := 0
 	for i := range in.Policies {
@@ -58,8 +58,8 @@ func Compile(in Input) (*Set, []Problem) {
 	return s, c.problems
 }
 
-// compiler gathers the rules of all policies by what they look at. Rules are
-// numbered through in the order in which they come.
+// compiler indexes the rules of all policies by their addresses, names and ports. It numbers the
+// rules in their order.
 type compiler struct {
 	pool       *pool
 	next       int // the number of the next rule
@@ -118,9 +118,9 @@ func (c *compiler) policy(p *v1alpha1.ExternalBackendPolicy) {
 	c.policies = append(c.policies, compiled)
 }
 
-// selector reads a namespaceSelector. Of one that can't be read the readable
-// requirements still select, and nothing is allowed: a typing error must neither
-// open the namespaces meant nor give their rules to others.
+// selector reads a namespaceSelector. If it can't be read, its readable requirements still select,
+// and the policy allows nothing: a typing error must neither open the intended namespaces nor give
+// their rules to others.
 func (c *compiler) selector(s *metav1.LabelSelector) (selector labels.Selector, ok bool) {
 	selector, ok = labels.Everything(), true
 	add := func(part metav1.LabelSelector, field string, arg any) {
@@ -152,8 +152,8 @@ func (c *compiler) number() int {
 	return id
 }
 
-// rule reads a rule. One of which something is not known could be meant to be narrower than what is
-// left of it, and one without cidrs, hostnames and anyTarget says nothing: both allow nothing.
+// rule reads a rule. A rule with an unknown field allows nothing, because the field may narrow it.
+// A rule without cidrs, hostnames and anyTarget allows nothing, either.
 func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 	id := c.number()
 	for _, text := range r.Unknown {
@@ -214,7 +214,7 @@ func parseCIDR(text string) (prefix netip.Prefix, problem string) {
 	return prefix, ""
 }
 
-// allowNameservers reads the nameservers of a policy, which cover no target.
+// allowNameservers reads the nameservers of a policy. They cover no target.
 func (c *compiler) allowNameservers(texts []string) {
 	id := c.number()
 	for i, text := range texts {
@@ -237,7 +237,7 @@ func (c *compiler) port(p *v1alpha1.PolicyPort, id int) bool {
 	return true
 }
 
-// nameserver notes an entry "IP" under port 0, or "IP:port".
+// nameserver adds an entry: "IP" under port 0, or "IP:port".
 func (c *compiler) nameserver(text string, id int) bool {
 	ns, err := netip.ParseAddrPort(text)
 	if err != nil {
@@ -256,7 +256,7 @@ func (c *compiler) nameserver(text string, id int) bool {
 	return true
 }
 
-// listings gives entries with a port the rules that list the address for any.
+// listings adds to each entry with a port the rules that list its address for any port.
 func (c *compiler) listings() map[netip.AddrPort]set {
 	all := map[netip.AddrPort]set{}
 	for ns, rules := range c.nameservers {

@@ -2,7 +2,7 @@ package policy
 
 import "net/netip"
 
-// A reach says which rules cover an address, the look-ups done.
+// A reach holds the rules that cover an address.
 type reach struct {
 	kind    Kind             // forbidden or guarded; None: free
 	named   set              // the rules that name the address itself; nil: none does
@@ -30,8 +30,8 @@ func (s *Set) reach(a netip.Addr, naming func(netip.Addr) set, free set) reach {
 	return r
 }
 
-// word is word i of the set of rules that cover the address; guarded: of those
-// that open it although it is guarded.
+// word is word i of the set of rules that cover the address, or with guarded of those that open it
+// although it is guarded.
 func (r *reach) word(i int, guarded bool) uint64 {
 	var w uint64
 	if r.named != nil {
@@ -46,14 +46,14 @@ func (r *reach) word(i int, guarded bool) uint64 {
 	return w
 }
 
-// A question is a decision with all look-ups done but those of the ports.
+// A question is a decision whose ports have not been looked up yet.
 type question struct {
 	reach reach
 	names set
 	ports []Port
 }
 
-// decide asks the Enforce policies, and of what they allow the Audit policies, taken alone.
+// decide asks the Enforce policies. If they allow it, it also asks the Audit policies alone.
 func (v *View) decide(q question) Decision {
 	d := v.judge(&v.enforce, &q)
 	if d.Allowed && v.audit.selected {
@@ -65,11 +65,10 @@ func (v *View) decide(q question) Decision {
 }
 
 // judge decides by the policies of one side:
-//  1. what is forbidden always is refused;
-//  2. what is guarded is allowed where the rules that name it allow it;
-//  3. what is neither is allowed where the rules that cover it do;
-//  4. what is refused by 2, would be allowed by 3, and is guarded by discovery
-//     alone is marked so.
+//  1. a forbidden address is refused;
+//  2. a guarded address is allowed if the rules whose cidrs contain it allow it;
+//  3. any other address is allowed if the rules that cover it allow it;
+//  4. an address that 2 refuses, that 3 would allow, and that discovery alone guards is marked so.
 func (v *View) judge(s *side, q *question) Decision {
 	kind, guarded := q.reach.kind, q.reach.kind.guarded()
 	if kind != None && !guarded {
@@ -109,7 +108,7 @@ func (v *View) refusal(s *side, q *question, guarded bool) (Kind, Port) {
 	return None, Port{}
 }
 
-// allows tells whether one rule covers address, name and port.
+// allows reports whether one rule covers address, name and port.
 func (s *side) allows(q *question, guarded bool, port set) bool {
 	for i, rules := range s.rules {
 		if rules &= q.names[i] & port[i]; rules != 0 && rules&q.reach.word(i, guarded) != 0 {

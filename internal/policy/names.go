@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A names index tells which rules cover a name as written in spec.
+// A names index knows which rules cover a name as written in spec.
 type names struct {
 	always set            // the rules without hostnames: they cover every name, and literals
 	exact  map[string]set // by name: all rules that cover it
@@ -19,7 +19,7 @@ const maxHostname = 253
 
 func validHostname(h string) bool { return len(h) <= maxHostname && hostname.MatchString(h) }
 
-// newNames indexes the rules by hostname; always are those without.
+// newNames indexes the rules by hostname; always are the rules without hostnames.
 func newNames(rules map[string][]int, always set, p *pool) names {
 	n := names{always: always, exact: map[string]set{}, suffix: map[string]set{}}
 	own := func(h string) set {
@@ -29,7 +29,7 @@ func newNames(rules map[string][]int, always set, p *pool) names {
 		}
 		return s
 	}
-	// A name is covered by what covers its wildcards too: add those up once, here.
+	// Rules that cover a wildcard also cover the names below it: add them once, here.
 	inherit := func(h, below string) set {
 		s := own(h).union(always)
 		for parent := range parents(below) {
@@ -49,7 +49,7 @@ func newNames(rules map[string][]int, always set, p *pool) names {
 	return n
 }
 
-// parents yields what is left of name behind each of its dots, longest first.
+// parents yields the rest of name behind each of its dots, the longest first.
 func parents(name string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for {
@@ -62,7 +62,7 @@ func parents(name string) func(yield func(string) bool) {
 	}
 }
 
-// at returns the rules that cover name, "" being a target without a name.
+// at returns the rules that cover name; "" stands for a target without a name.
 func (n names) at(name string) set {
 	if name == "" {
 		return n.always
@@ -81,7 +81,7 @@ func (n names) at(name string) set {
 
 func canonical(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }
 
-// under tells whether name is domain or lies below it.
+// under reports whether name is domain or below it.
 func under(name, domain string) bool {
 	name = canonical(name)
 	return name == domain || strings.HasSuffix(name, "."+domain)

@@ -1,49 +1,45 @@
-// Package policy decides which addresses, names, ports and nameservers the
-// ExternalBackends of a namespace may use. It is pure: the same Input gives the
-// same decisions, and a Set never changes.
+// Package policy decides which addresses, names, ports and nameservers the ExternalBackends of a
+// namespace may use. It is pure: the same Input gives the same decisions, and a Set never changes.
 //
 // # Selection
 //
-// The rules of all policies add up, as with NetworkPolicy. A namespace that no
-// policy selects may use whatever is not forbidden (with DefaultDeny: nothing);
-// one that is selected may use only what some rule allows.
+// The rules of all policies add up, as with NetworkPolicy. A namespace that no policy selects may
+// use whatever is not forbidden (with DefaultDeny: nothing). A namespace that a policy selects may
+// use only what some rule allows.
 //
-// Only policies in mode Enforce take part in that. A policy in mode Audit
-// neither restricts nor allows, nor does it open a guarded range, nor count as
-// selection against DefaultDeny: adding or removing it never changes what is
-// allowed. It answers one question: what would be refused if the Audit policies
-// that select the namespace were the only policies, in mode Enforce? So a
-// narrower policy can be tried beside the wide one that is in force. Audit says
-// WouldDeny where the target is allowed now, and those policies alone refuse it.
+// Only policies in mode Enforce take part in that. A policy in mode Audit neither restricts nor
+// allows, does not open a guarded range, and does not count as selection against DefaultDeny. So
+// adding or removing it never changes what is allowed. It answers one question: what would be
+// refused if the Audit policies that select the namespace were the only policies, in mode Enforce?
+// So a narrower policy can be tried beside the wide one that is in force. The answer is WouldDeny
+// if the target is allowed now and those policies alone refuse it.
 //
 // # Rules
 //
-// A rule allows a target on a port when the address lies in its cidrs, the name
-// as written in spec is covered by its hostnames and the port by its ports; of
-// these, what is absent fits everything. anyTarget stands for the absence of
-// both cidrs and hostnames: a rule with none of the three allows nothing. A
-// literal address has no name, so that a rule with hostnames never covers it.
-// Every target and probe port needs a rule, not all the same one. Of an entry
-// that can't be read nothing is allowed, and its rule does not count as one
-// without it. A rule with a field that this version does not know allows
-// nothing, for it may be meant to be narrower than what is known of it; so does
-// a policy with such a field beside its rules, or with an unknown mode.
+// A rule allows a target on a port if its cidrs contain the address, its hostnames cover the name
+// as written in spec, and its ports contain the port. A list that is absent fits everything.
+// anyTarget stands for the absence of both cidrs and hostnames: a rule with none of the three
+// allows nothing. A literal address has no name, so a rule with hostnames never covers it. Every
+// target and probe port needs a rule, but not all of them the same one.
+//
+// An entry that can't be read allows nothing, and its rule does not count as a rule without that
+// list. A rule with a field that this version does not know allows nothing, because the field may
+// narrow the rule. The same holds for a policy with an unknown field beside its rules, or with an
+// unknown mode.
 //
 // # Ranges
 //
-// Some addresses are forbidden always, some are guarded: only a rule whose cidrs
-// contain the address allows it (see Kind). An IPv6 address that embeds IPv4
-// addresses is of their kinds too; a rule opens it when its cidrs contain it and
-// every guarded address in it. What lies in a guarded range that only discovery
-// knows, and would be allowed otherwise, is marked ByDiscoveryAlone: a Node
-// object that claims a range too many must not take down what is published.
+// Some addresses are always forbidden. Others are guarded: only a rule whose cidrs contain the
+// address allows it (see Kind). An IPv6 address that embeds IPv4 addresses is of their kinds, too.
+// A rule opens it if its cidrs contain it and every guarded address in it. A Node object that
+// claims too large a range must not take down what is published. So an address is marked
+// ByDiscoveryAlone if it is refused only because of a guarded range that discovery alone knows.
 //
 // # Nameservers
 //
-// As with targets: in a selected namespace only those that a policy's
-// allowNameservers list may be named, and a guarded one needs to be listed in
-// any case. The manager's own
-// resolv.conf is not subject to policy.
+// In a selected namespace only the nameservers that a policy's allowNameservers list may be named.
+// A guarded nameserver needs to be listed in any namespace. The manager's own resolv.conf is not
+// subject to policy.
 package policy
 
 import (
@@ -55,7 +51,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// DefaultClusterDomain holds where Input.ClusterDomain is empty.
+// DefaultClusterDomain applies if Input.ClusterDomain is empty.
 const DefaultClusterDomain = "cluster.local"
 
 // Input is all that decisions depend on.
@@ -98,18 +94,18 @@ type Port struct {
 // A Decision says whether something may be used.
 type Decision struct {
 	Allowed bool
-	// WouldDeny: Allowed, but policies in mode Audit would refuse it.
+	// WouldDeny means that it is Allowed, but policies in mode Audit would refuse it.
 	WouldDeny bool
-	// ByDiscoveryAlone: not Allowed, only because of a cluster range that discovery
-	// alone knows. What is published already stays, and is reported.
+	// ByDiscoveryAlone means that it is not Allowed only because of a cluster range that
+	// discovery alone knows. A published endpoint stays, and is reported.
 	ByDiscoveryAlone bool
-	// Kind is why it is, or would be, refused; None where it is not.
+	// Kind is why it is, or would be, refused; None if it is not.
 	Kind Kind
-	// Port is the port that is refused where Kind is PortNotAllowed.
+	// Port is the port that is refused if Kind is PortNotAllowed.
 	Port Port
 }
 
-// Keep tells whether something may be used that is published already, or not.
+// Keep reports whether something that is published already may stay.
 func (d Decision) Keep(published bool) bool { return d.Allowed || published && d.ByDiscoveryAlone }
 
 // A View is a Set as one namespace sees it, safe for concurrent use.
@@ -124,8 +120,8 @@ type side struct {
 	rules    set
 }
 
-// For returns the view of a namespace with these labels. The API server sees to
-// it that they include kubernetes.io/metadata.name.
+// For returns the view of a namespace with these labels. The API server ensures that they include
+// kubernetes.io/metadata.name.
 func (s *Set) For(namespaceLabels map[string]string) *View {
 	words := len(s.nothing)
 	v := &View{set: s, enforce: side{rules: make(set, words)}, audit: side{rules: make(set, words)}}
@@ -154,22 +150,21 @@ func (v *View) Target(name string, a netip.Addr, ports ...Port) Decision {
 		names: v.set.names.at(name), ports: ports})
 }
 
-// Unnamed decides about an address of which nobody remembers whether a name led
-// to it, and which: no name could allow a refused one.
+// Unnamed decides about an address if nobody remembers which name led to it, if any. It refuses an
+// address only if no name could allow it.
 func (v *View) Unnamed(a netip.Addr, ports ...Port) Decision {
 	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress),
 		names: v.set.targets, ports: ports})
 }
 
-// Lookup decides whether a name needs to be resolved at all: no rule could allow
-// a refused one, whatever its addresses.
+// Lookup decides whether a name needs to be resolved at all. It refuses a name only if no rule
+// could allow it, whatever its addresses.
 func (v *View) Lookup(name string, ports ...Port) Decision {
 	return v.decide(question{reach: reach{free: v.set.everything}, names: v.set.names.at(name), ports: ports})
 }
 
-// Name decides about a name that is published as such (Passthrough and
-// ExternalName), whose addresses nobody checks: only rules without cidrs allow,
-// and the cluster's own names are forbidden.
+// Name decides about a name that is published as such (Passthrough and ExternalName). Nobody checks
+// its addresses, so only rules without cidrs allow it, and the cluster's own names are forbidden.
 func (v *View) Name(name string, ports ...Port) Decision {
 	if under(name, v.set.clusterDomain) {
 		return Decision{Kind: ClusterName}
@@ -177,8 +172,8 @@ func (v *View) Name(name string, ports ...Port) Decision {
 	return v.decide(question{reach: reach{free: v.set.anyAddress}, names: v.set.names.at(name), ports: ports})
 }
 
-// SameKinds reports whether both sets take an address, and every one that it
-// embeds, for the same kind: with the same rules they decide alike about it.
+// SameKinds reports whether an address, and every address that it embeds, has the same kind in both
+// sets. With the same rules both decide alike about it.
 func (s *Set) SameKinds(other *Set, a netip.Addr) bool {
 	a = a.WithZone("")
 	var buf [maxEmbedded]netip.Addr

@@ -6,9 +6,8 @@ import "net/netip"
 // an address nor a name and may stand in conditions, events and logs.
 type Kind uint8
 
-// The kinds in the order in which the strongest one is told: first the ranges
-// that are forbidden always, then those that a rule's cidrs (for nameservers:
-// its nameservers) may open, then what the rules say.
+// The kinds, the strongest first: the ranges that are always forbidden, then those that a rule's
+// cidrs (for nameservers: allowNameservers) may open, then what the rules say.
 const (
 	None Kind = iota
 	NotAnAddress
@@ -84,7 +83,7 @@ type ClusterRanges struct {
 	NodeAddresses []netip.Addr   // the IP addresses in the status of Nodes; discovered too
 }
 
-// classifier tells the kind of any address.
+// classifier knows the kind of every address.
 type classifier struct{ table addrTable }
 
 func newClassifier(r ClusterRanges) classifier {
@@ -111,10 +110,10 @@ func newClassifier(r ClusterRanges) classifier {
 	return classifier{newAddrTable(claims, newPool(int(kinds)))}
 }
 
-// own is the strongest kind of the address itself, None where it is free.
+// own is the strongest kind of the address itself, None if it is in no range.
 func (c classifier) own(a netip.Addr) Kind { return Kind(max(0, c.table.at(a).first())) }
 
-// stronger returns the kind that decides when an address is of both.
+// stronger returns the kind that decides if an address has both.
 func stronger(a, b Kind) Kind {
 	if a == None || b != None && b < a {
 		return b
@@ -131,7 +130,7 @@ const maxEmbedded = 5
 //     RFC 2765): the last four bytes;
 //   - NAT64's 64:ff9b::/96 (RFC 6052): the last four bytes;
 //   - NAT64's local 64:ff9b:1::/48 (RFC 8215): wherever a prefix of 48, 56, 64 or 96 bits
-//     puts the address, since which one the network uses can't be told from outside;
+//     puts the address, since nobody outside knows which one the network uses;
 //   - 6to4 (RFC 3056): behind the prefix;
 //   - Teredo (RFC 4380): the server behind the prefix, and the client in the last four bytes,
 //     inverted;

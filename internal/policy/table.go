@@ -45,7 +45,7 @@ func newPool(size int) *pool { return &pool{size: size, known: map[string]set{}}
 
 func (p *pool) empty() set { return make(set, (p.size+63)/64) }
 
-// keep returns the pooled set equal to s, which stays the caller's to change.
+// keep returns the pooled set equal to s. The caller may change s afterwards.
 func (p *pool) keep(s set) set {
 	p.buf = p.buf[:0]
 	for _, w := range s {
@@ -95,7 +95,7 @@ func portSpan(first, last uint16, id int) span {
 	return span{key{lo: uint64(first)}, key{lo: uint64(last)}, id}
 }
 
-// A table tells for every key which ids cover it. The keys are cut into the
+// A table knows for every key which ids cover it. The keys are cut into the
 // intervals between which the answer changes (the bit-vector scheme of packet
 // classifiers: Lakshman and Stiliadis, SIGCOMM 1998), so that a look-up is one
 // binary search, however many spans overlap.

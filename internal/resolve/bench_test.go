@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// benchServer in the environment makes the test binary a nameserver, so that its CPU is not
-// counted.
+// benchServer is an environment variable that makes the test binary a nameserver, whose CPU time is
+// not counted.
 const benchServer = "RESOLVE_BENCH_SERVER"
 
 func TestMain(m *testing.M) {
@@ -81,8 +81,8 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkQuery compares a lookup with what a program does that uses the library alone, on equal
-// terms: a new socket and EDNS0 for each query.
+// BenchmarkQuery compares a lookup with a query that uses the library alone. Both use EDNS0 and a
+// new socket for each query.
 func BenchmarkQuery(b *testing.B) {
 	server := startServer(b)
 	for _, parallel := range []int{1, 8} {
@@ -131,7 +131,7 @@ func measureQueries(b *testing.B, parallel int, query func() error) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "queries/s")
 }
 
-// lateAsker notes how late each query leaves, by the record's own schedule.
+// lateAsker notes how late each query leaves, compared with the schedule of its record.
 type lateAsker struct {
 	asker
 	engine *Engine
@@ -141,11 +141,7 @@ type lateAsker struct {
 }
 
 func (l *lateAsker) ask(
-	ctx context.Context,
-	up *upstream,
-	server netip.AddrPort,
-	name string,
-	t qtype,
+	ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype,
 ) (answer, error) {
 	now := time.Now()
 	l.engine.mu.Lock()
@@ -158,8 +154,8 @@ func (l *lateAsker) ask(
 	return l.asker.ask(ctx, up, server, name, t)
 }
 
-// BenchmarkNames runs names with a TTL of 30 s for a minute and tells what they cost. Beside it,
-// the same queries at the same rate by the library alone.
+// BenchmarkNames refreshes names with a TTL of 30 s for a minute and reports their cost. For
+// comparison it sends the same queries at the same rate with the library alone.
 func BenchmarkNames(b *testing.B) {
 	const names, ttl, window = 10_000, 30 * time.Second, time.Minute
 	server := startServer(b)

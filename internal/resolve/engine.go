@@ -30,7 +30,7 @@ type Engine struct {
 	owners   map[types.NamespacedName]*owner
 	records  map[recordKey]*record
 	schedule schedule
-	wakeAt   time.Time                         // when Start looks at the schedule next; zero = it has yet to set a time
+	wakeAt   time.Time                         // when Start looks at the schedule next; zero = before its first look
 	queues   [classes]fairqueue.Queue[*record] // due records, by namespace
 	active   [classes]int                      // records with a worker
 	workers  int
@@ -85,9 +85,7 @@ func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
 		minTTL: cfg.MinTTL, maxTTL: cfg.MaxTTL, stale: cfg.Stale, removalDelay: cfg.RemovalDelay,
 	}
 
-	added := e.syncQuestionsLocked(o, wanted, now)
-	for _, q := range o.questions {
-		_, isNew := added[q.Question]
+	for q, isNew := range e.syncQuestionsLocked(o, wanted, now) {
 		if !isNew && !moved && o.settings == before.settings {
 			continue
 		}
@@ -99,31 +97,29 @@ func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
 	}
 }
 
-// syncQuestionsLocked makes the owner's questions the wanted ones, and returns those that are new.
-func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) (added map[Question]struct{}) {
-	keep := map[Question]struct{}{}
-	added = map[Question]struct{}{}
+// syncQuestionsLocked makes the owner's questions the wanted ones. For each it returns whether it
+// is new.
+func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) map[*question]bool {
+	isNew := make(map[*question]bool, len(wanted))
 	for _, w := range wanted {
-		keep[w.Question] = struct{}{}
 		q, ok := o.questions[w.Question]
 		if !ok {
-			added[w.Question] = struct{}{}
 			q = &question{Question: w.Question, owner: o, seedExpiry: now}
 			q.timer.question = q
 			o.questions[w.Question] = q
 			e.acquireAllLocked(q, now)
 		}
-		if _, isNew := added[w.Question]; isNew {
+		isNew[q] = isNew[q] || !ok
+		if isNew[q] {
 			q.addSeeds(w.Seed)
 		}
 	}
-
 	for _, q := range o.questions {
-		if _, ok := keep[q.Question]; !ok {
+		if _, ok := isNew[q]; !ok {
 			e.dropLocked(q, now)
 		}
 	}
-	return added
+	return isNew
 }
 
 // Forget removes the owner and all that it wants.

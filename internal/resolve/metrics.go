@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the engine's series; none names an object.
+// metrics holds the engine's series. Their labels name no object.
 type metrics struct {
 	lookups  *prometheus.CounterVec
 	duration prometheus.Histogram
@@ -40,7 +40,7 @@ func (m *metrics) observe(r result, took time.Duration) {
 	m.duration.Observe(took.Seconds())
 }
 
-// label is a word of a bounded set.
+// label returns the value of the label rcode. The set of values is bounded.
 func (r result) label() string {
 	switch r.kind {
 	case kindGood, kindNoData:

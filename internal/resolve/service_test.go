@@ -16,6 +16,9 @@ func addr(ip string, port uint16, rank uint8) Addr {
 	return Addr{IP: netip.MustParseAddr(ip), Port: port, Rank: rank}
 }
 
+// host returns an SRV record of priority 0.
+func host(name string, port uint16) datum { return datum{host: name, port: port} }
+
 func currentService(addrs ...Addr) Answer { return Answer{Status: Current, Addrs: addrs} }
 
 func staleService(cause string, addrs ...Addr) Answer {
@@ -81,12 +84,12 @@ func TestReplacedHostsServeUntilNewOnesResolve(t *testing.T) {
 		q := service(pool, IPv4)
 		cfg := defaultConfig()
 		cfg.Stale = time.Hour
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "a.example.com", port: 1}))
+		h.dns.set(pool+" SRV", services(10*time.Second, host("a.example.com", 1)))
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
 		h.dns.set("b.example.com A", b)
 		h.Sync(owner1, cfg, []Wanted{q})
 		h.start()
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "b.example.com", port: 1}))
+		h.dns.set(pool+" SRV", services(10*time.Second, host("b.example.com", 1)))
 		h.notifications(owner1)
 		h.pass(10 * time.Second)
 		return q
@@ -128,17 +131,14 @@ func TestReplacedHostsServeUntilNewOnesResolve(t *testing.T) {
 func TestFailingHostKeepsNoOtherHost(t *testing.T) {
 	inBubble(t, func(h *harness) {
 		q := service(pool, IPv4)
-		bad := datum{host: "bad.example.com", port: 1}
-		h.dns.set(
-			pool+" SRV",
-			services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}, bad),
-		)
+		bad := host("bad.example.com", 1)
+		h.dns.set(pool+" SRV", services(10*time.Second, host("a.example.com", 1), host("b.example.com", 1), bad))
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
 		h.dns.set("b.example.com A", records(10*time.Second, "192.0.2.2"))
 		h.dns.set("bad.example.com A", rcode(servFail, 0))
 		h.Sync(owner1, defaultConfig(), []Wanted{q})
 		h.start()
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "b.example.com", port: 1}, bad))
+		h.dns.set(pool+" SRV", services(10*time.Second, host("b.example.com", 1), bad))
 		h.pass(10 * time.Second)
 		h.want(owner1, q, staleService("SERVFAIL", addr("192.0.2.2", 1, 0)))
 	})
@@ -150,15 +150,12 @@ func TestHostsStayForTheRemovalDelay(t *testing.T) {
 		q := service(pool, IPv4)
 		cfg := defaultConfig()
 		cfg.RemovalDelay = time.Minute
-		h.dns.set(
-			pool+" SRV",
-			services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}),
-		)
+		h.dns.set(pool+" SRV", services(10*time.Second, host("a.example.com", 1), host("b.example.com", 1)))
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
 		h.dns.set("b.example.com A", records(10*time.Second, "192.0.2.2"))
 		h.Sync(owner1, cfg, []Wanted{q})
 		h.start()
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "b.example.com", port: 2}))
+		h.dns.set(pool+" SRV", services(10*time.Second, host("b.example.com", 2)))
 		h.pass(10 * time.Second)
 		h.want(owner1, q, currentService(addr("192.0.2.1", 1, 0), addr("192.0.2.2", 1, 0), addr("192.0.2.2", 2, 0)))
 		h.pass(time.Minute)
@@ -188,7 +185,7 @@ func TestFailingServiceServesItsHosts(t *testing.T) {
 				q := service(pool, IPv4)
 				cfg := defaultConfig()
 				cfg.Stale = time.Hour
-				h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "a.example.com", port: 1}))
+				h.dns.set(pool+" SRV", services(10*time.Second, host("a.example.com", 1)))
 				h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
 				h.Sync(owner1, cfg, []Wanted{q})
 				h.start()
@@ -212,7 +209,7 @@ func TestUnavailableServiceIsADenial(t *testing.T) {
 	gone := func(context.Context, netip.AddrPort) (answer, error) { return a, err }
 	inBubble(t, func(h *harness) {
 		q := service(pool, IPv4)
-		h.dns.set(pool+" SRV", services(10*time.Second, datum{host: "a.example.com", port: 1}))
+		h.dns.set(pool+" SRV", services(10*time.Second, host("a.example.com", 1)))
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.1"))
 		h.Sync(owner1, defaultConfig(), []Wanted{q})
 		h.start()
@@ -232,10 +229,7 @@ func TestServiceSeedServesUntilHostsAreKnown(t *testing.T) {
 		q.Seed = seeds
 		cfg := defaultConfig()
 		cfg.Stale, cfg.RemovalDelay = time.Hour, delay
-		h.dns.set(
-			pool+" SRV",
-			services(10*time.Second, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1}),
-		)
+		h.dns.set(pool+" SRV", services(10*time.Second, host("a.example.com", 1), host("b.example.com", 1)))
 		h.dns.set("a.example.com A", records(10*time.Second, "192.0.2.3"))
 		h.dns.set("b.example.com A", rcode(servFail, 0))
 		h.Sync(owner1, cfg, []Wanted{q})
@@ -289,24 +283,17 @@ func TestServiceHostsAreBounded(t *testing.T) {
 		h.options.MaxAddresses = 2
 		q := service(pool, IPv4)
 		data := []datum{{host: "c.example.com", port: 1}, {host: "d.example.com", port: 1}}
-		for i, host := range []string{"a", "b", "c", "d"} {
-			h.dns.set(host+".example.com A", records(10*time.Second, fmt.Sprint("192.0.2.", i)))
+		for i, letter := range []string{"a", "b", "c", "d"} {
+			h.dns.set(letter+".example.com A", records(10*time.Second, fmt.Sprint("192.0.2.", i)))
 		}
 		h.dns.set(pool+" SRV", services(10*time.Second, data...))
 		h.Sync(owner1, defaultConfig(), []Wanted{q})
 		h.start()
-		h.dns.set(
-			pool+" SRV",
-			services(
-				10*time.Second,
-				append(data, datum{host: "a.example.com", port: 1}, datum{host: "b.example.com", port: 1})...),
-		)
+		h.dns.set(pool+" SRV", services(10*time.Second, append(data, host("a.example.com", 1), host("b.example.com", 1))...))
 		h.pass(10 * time.Second)
-		h.want(
-			owner1,
-			q,
-			Answer{Status: Current, Omitted: 2, Addrs: []Addr{addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0)}},
-		)
+		want := currentService(addr("192.0.2.2", 1, 0), addr("192.0.2.3", 1, 0))
+		want.Omitted = 2
+		h.want(owner1, q, want)
 		if n := h.dns.count("a.example.com A"); n != 0 {
 			t.Errorf("asked %d times for a host over the bound", n)
 		}

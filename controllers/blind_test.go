@@ -18,7 +18,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// recordedEvents are what a recorder was told, a line each.
+// recordedEvents are the events of a recorder, one line each.
 type recordedEvents []string
 
 func (r *recordedEvents) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
@@ -29,9 +29,9 @@ func (r *recordedEvents) Eventf(regarding, _ runtime.Object, kind, reason, _, no
 	)
 }
 
-// TestBlindnessIsRecorded: the event is on the manager's Lease, or on its namespace where it has
-// none.
-func TestBlindnessIsRecorded(t *testing.T) {
+// TestBlindProberIsRecordedOnTheLease: the events are on the manager's Lease, or on its namespace
+// if it has no Lease.
+func TestBlindProberIsRecordedOnTheLease(t *testing.T) {
 	lease := types.NamespacedName{Namespace: "operators", Name: "external-backend.io"}
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name, UID: "uid"}}
 	for want, s := range map[string]*sightEvents{
@@ -65,9 +65,9 @@ func TestBlindnessIsRecorded(t *testing.T) {
 	}
 }
 
-// TestBlindnessIsInTheStatus: users whose endpoints are concerned read of it in their Healthy
-// condition, for as long as it lasts.
-func TestBlindnessIsInTheStatus(t *testing.T) {
+// TestBlindProberShowsInTheHealthyCondition: as long as the prober is blind, the Healthy condition
+// of each ExternalBackend with a silent endpoint says so.
+func TestBlindProberShowsInTheHealthyCondition(t *testing.T) {
 	env := literalEnv(t)
 	const told = "takes its own network for broken"
 	for _, blind := range []bool{true, false} {

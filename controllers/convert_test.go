@@ -12,9 +12,9 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// TestTransportAsksForTLS: the scheme or the transport does, with every default where tls is
-// absent.
-func TestTransportAsksForTLS(t *testing.T) {
+// TestSchemeOrTransportSelectsTLS: the scheme or the transport alone decides whether a check uses
+// TLS. Where tls is absent its defaults apply.
+func TestSchemeOrTransportSelectsTLS(t *testing.T) {
 	for spec, want := range map[string]bool{
 		"{httpGet: {}}":                                  false,
 		"{httpGet: {scheme: HTTP}}":                      false,
@@ -39,9 +39,9 @@ func TestTransportAsksForTLS(t *testing.T) {
 	}
 }
 
-// TestRootsAreTheUnion: every certificate of every reference is trusted, and where one reference
-// can't be had nothing is probed by the others alone.
-func TestRootsAreTheUnion(t *testing.T) {
+// TestAllReferencedRootsAreTrusted: every certificate of every reference is trusted. If one
+// reference can't be read, the check does not run with the others alone.
+func TestAllReferencedRootsAreTrusted(t *testing.T) {
 	bundle := func() []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: testCertificate(t)}) }
 	old, next := bundle(), bundle()
 	live := fake.NewClientBuilder().WithObjects(
@@ -81,8 +81,9 @@ func TestRootsAreTheUnion(t *testing.T) {
 	}
 }
 
-// TestHintsOfKnownDistributions: trafficDistribution is open, and hints are made for what we know.
-func TestHintsOfKnownDistributions(t *testing.T) {
+// TestOnlyKnownTrafficDistributionsGetHints: trafficDistribution is an open set of words. Endpoints
+// get hints for those that we know.
+func TestOnlyKnownTrafficDistributionsGetHints(t *testing.T) {
 	for distribution, want := range map[string][2]bool{
 		"PreferClose": {true, false}, "PreferSameZone": {true, false}, "PreferSameNode": {true, true}, "PreferFar": {false, false},
 	} {

@@ -101,12 +101,12 @@ func TestForeignServiceGetsNoEndpointsOfAnInvalidSpec(t *testing.T) {
 		}
 
 		env.ok(env.live.Delete(t.Context(), env.service()))
-		theirs := selectorless()
+		theirs := selectorlessService()
 		theirs.UID, theirs.Spec.Selector = "uid-of-theirs", map[string]string{"app": "shop"}
 		env.ok(env.live.Create(t.Context(), theirs))
 		env.settle()
-		env.expect(v1alpha1.ConditionAccepted, "False InvalidSpec")
-		env.expect(v1alpha1.ConditionProgrammed, "False ServiceConflict")
+		env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec")
+		env.expectCondition(v1alpha1.ConditionProgrammed, "False ServiceConflict")
 		if n := len(env.endpoints()); n != 0 {
 			t.Errorf("%s: %d endpoints behind somebody else's Service\n%s", env.what, n, env.state())
 		}

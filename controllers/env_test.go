@@ -29,8 +29,6 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
-	"github.com/external-backend/operator/internal/probe"
-	"github.com/external-backend/operator/internal/resolve"
 )
 
 // testEnv runs one reconciler with a fake API server that can refuse or lose any write, a cache
@@ -83,7 +81,7 @@ var testScheme = sync.OnceValue(func() *runtime.Scheme {
 })
 
 func newTestEnv(t *testing.T, objects ...client.Object) *testEnv {
-	env := &testEnv{t: t, fault: func(int) fault { return fault{} }, refuse: nothing}
+	env := &testEnv{t: t, fault: func(int) fault { return fault{} }, refuse: refuseNothing}
 	env.live = env.builder(objects).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			return env.write(o, func() error {
@@ -116,8 +114,8 @@ func newTestEnv(t *testing.T, objects ...client.Object) *testEnv {
 	return env
 }
 
-// nothing refuses no write.
-func nothing(client.Object) error { return nil }
+// refuseNothing refuses no write.
+func refuseNothing(client.Object) error { return nil }
 
 func (env *testEnv) builder(objects []client.Object) *fake.ClientBuilder {
 	b := fake.NewClientBuilder().
@@ -344,97 +342,5 @@ func (env *testEnv) endpoints() map[netip.Addr]endpointslice.Endpoint {
 	for _, e := range endpointslice.Published(all).Endpoints() {
 		out[e.Addr] = e
 	}
-	return out
-}
-
-// cachedClient reads from the cache and writes to the API server, as a manager's does.
-type cachedClient struct {
-	client.WithWatch
-	env *testEnv
-}
-
-func (c cachedClient) Get(
-	ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
-) error {
-	return c.env.cache.Get(ctx, key, o, options...)
-}
-
-func (c cachedClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	return c.env.cache.List(ctx, list, options...)
-}
-
-// fakeResolver returns the answers that the test sets. Like the real one it returns the seeds of
-// other names.
-type fakeResolver struct {
-	known map[string]resolve.Answer
-	seeds map[resolve.Question]resolve.Answer
-}
-
-func (f *fakeResolver) Sync(_ types.NamespacedName, _ resolve.Config, names []resolve.Wanted) {
-	before := f.seeds
-	f.seeds = map[resolve.Question]resolve.Answer{}
-	for _, n := range names {
-		a, ok := before[n.Question]
-		if !ok {
-			a = resolve.Answer{Status: resolve.Pending, Addrs: n.Seed}
-		}
-		if known, ok := f.known[n.Name]; ok {
-			a = known
-		}
-		f.seeds[n.Question] = a
-	}
-}
-func (f *fakeResolver) Snapshot(types.NamespacedName) map[resolve.Question]resolve.Answer {
-	return f.seeds
-}
-func (f *fakeResolver) Forget(types.NamespacedName) { f.seeds = nil }
-
-// fakeProber returns the verdicts that the test sets. Like the real one it returns the seeds of
-// other addresses.
-type fakeProber struct {
-	verdicts map[netip.Addr]probe.Verdict
-	known    map[probe.ID]probe.State
-	order    []probe.ID
-	check    *probe.Check
-	blind    bool // no endpoint answers, and the prober considers itself blind
-}
-
-func (f *fakeProber) Sync(_ types.NamespacedName, check *probe.Check, endpoints []probe.Endpoint) {
-	f.check = check
-	before := f.known
-	f.known, f.order = map[probe.ID]probe.State{}, nil
-	for _, e := range endpoints {
-		state, ok := before[e.ID]
-		if !ok {
-			state.Verdict = e.Seed
-		}
-		if v, ok := f.verdicts[e.ID.Addr]; ok {
-			state = probe.State{Verdict: v, Probed: true}
-		}
-		f.known[e.ID] = state
-		f.order = append(f.order, e.ID)
-	}
-}
-func (f *fakeProber) States(types.NamespacedName) []probe.State {
-	out := make([]probe.State, len(f.order))
-	for i, id := range f.order {
-		out[i] = f.known[id]
-		out[i].Blind = f.blind
-	}
-	return out
-}
-func (f *fakeProber) Forget(types.NamespacedName) { f.known, f.order = nil, nil }
-
-// ownEvents are the events of the ExternalBackend since the last take, each as "Type Reason text".
-type ownEvents []string
-
-func (r *ownEvents) Eventf(_, _ runtime.Object, kind, reason, _, format string, args ...any) {
-	*r = append(*r, fmt.Sprintf("%s %s "+format, append([]any{kind, reason}, args...)...))
-}
-
-// take returns the events and forgets them.
-func (r *ownEvents) take() []string {
-	out := *r
-	*r = nil
 	return out
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -15,12 +13,9 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-const tieredSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failbackDelaySeconds: 0},
-	targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`
-
-// TestTierChangedSaysWhy: the event of a failover, of a return, of a pin and of a pin that takes
-// everything out.
-func TestTierChangedSaysWhy(t *testing.T) {
+// TestTierChangedEventGivesTheReason: it does so for a failover, a return, a pinned tier, and a
+// pinned tier without a ready endpoint.
+func TestTierChangedEventGivesTheReason(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 3)(env)
 	env.spec(tieredSpec)
@@ -48,8 +43,9 @@ func TestTierChangedSaysWhy(t *testing.T) {
 	}
 }
 
-// TestNoTierBeforeTheFirstEndpoint: an object whose name does not resolve never had a tier to lose.
-func TestNoTierBeforeTheFirstEndpoint(t *testing.T) {
+// TestNoTierEventBeforeTheFirstEndpoint: an object whose name does not resolve never had a tier
+// that it could lose.
+func TestNoTierEventBeforeTheFirstEndpoint(t *testing.T) {
 	env := newTestEnv(t)
 	env.spec(poolSpec)
 	env.settle()
@@ -64,7 +60,7 @@ func TestNoTierBeforeTheFirstEndpoint(t *testing.T) {
 	}
 }
 
-// TestChangesAreLogged: verdicts, tiers and conditions that change stand in the log, a line each.
+// TestChangesAreLogged: the log has one line for each verdict, tier and condition that changes.
 func TestChangesAreLogged(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 3)(env)
@@ -87,8 +83,9 @@ func TestChangesAreLogged(t *testing.T) {
 	}
 }
 
-// TestServiceRecreated: a Service that somebody deletes comes back with another cluster IP, which an event tells once.
-func TestServiceRecreated(t *testing.T) {
+// TestRecreatedServiceIsReportedOnce: a Service that somebody deletes comes back with another
+// cluster IP, and one event says so.
+func TestRecreatedServiceIsReportedOnce(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 3)(env)
 	env.spec(literalSpec)
@@ -111,45 +108,4 @@ func TestServiceRecreated(t *testing.T) {
 	if got := env.events.take(); slices.ContainsFunc(got, recreated) {
 		t.Errorf("told again: %q", got)
 	}
-}
-
-// TestMetricsOfOneObject: what status says of traffic is in metrics, and goes with the object.
-func TestMetricsOfOneObject(t *testing.T) {
-	env := newTestEnv(t)
-	registry := prometheus.NewRegistry()
-	env.reconciler.Metrics = NewMetrics(registry)
-	want := func(when string, want map[string]float64) {
-		t.Helper()
-		families, err := registry.Gather()
-		env.ok(err)
-		got := map[string]float64{}
-		for _, f := range families {
-			if name := f.GetName(); strings.Contains(name, "ready") || strings.Contains(name, "tier") {
-				got[name] = f.GetMetric()[0].GetGauge().GetValue()
-			}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", when, diff)
-		}
-	}
-	setVerdict(probe.Healthy, 1, 3)(env)
-	env.spec(tieredSpec)
-	env.settle()
-	want("healthy", map[string]float64{
-		"externalbackend_ready_endpoints": 1,
-		"externalbackend_active_tier":     0,
-		"externalbackend_ready":           1,
-	})
-	setVerdict(probe.Unhealthy, 1, 2)(env)
-	env.settle()
-	want("failed over", map[string]float64{
-		"externalbackend_ready_endpoints": 1,
-		"externalbackend_active_tier":     1,
-		"externalbackend_ready":           1,
-	})
-	setVerdict(probe.Unhealthy, 2, 3)(env)
-	env.settle()
-	want("all dead", map[string]float64{"externalbackend_ready_endpoints": 0, "externalbackend_ready": 0})
-	env.reconciler.Metrics.forget(shop)
-	want("gone", map[string]float64{})
 }

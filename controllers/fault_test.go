@@ -7,14 +7,13 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
@@ -26,39 +25,6 @@ type story struct {
 	objects func() []client.Object
 	steps   []func(env *testEnv)
 }
-
-func addresses(from, to int) []resolve.Addr {
-	var out []resolve.Addr
-	for i := from; i < to; i++ {
-		out = append(out, resolve.Addr{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})})
-	}
-	return out
-}
-
-// setAnswer makes pool.example.com resolve to the addresses 203.0.113.from to to-1.
-func setAnswer(from, to int) func(*testEnv) {
-	return func(env *testEnv) {
-		env.resolver.known = map[string]resolve.Answer{
-			"pool.example.com": {Status: resolve.Current, Addrs: addresses(from, to)},
-		}
-	}
-}
-
-// setVerdict sets the verdict of the probes of the addresses 203.0.113.from to to-1.
-func setVerdict(v probe.Verdict, from, to int) func(*testEnv) {
-	return func(env *testEnv) {
-		if env.prober.verdicts == nil {
-			env.prober.verdicts = map[netip.Addr]probe.Verdict{}
-		}
-		for _, a := range addresses(from, to) {
-			env.prober.verdicts[a.IP] = v
-		}
-	}
-}
-
-func spec(text string) func(*testEnv) { return func(env *testEnv) { env.spec(text) } }
-
-const poolSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: pool, hostname: pool.example.com}], healthCheck: {tcpSocket: {}}}`
 
 var stories = []story{
 	{
@@ -139,8 +105,9 @@ var stories = []story{
 	},
 }
 
-// fates are what may become of one write; after each the same fixpoint has to be reached.
-func fates() map[string]fault {
+// writeFaults returns what can happen to one write. After each of them the same state has to be
+// reached.
+func writeFaults() map[string]fault {
 	slicesResource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	return map[string]fault{
 		"crash before":         {crash: true},
@@ -160,9 +127,9 @@ func (s *story) begin(t *testing.T) *testEnv {
 	return newTestEnv(t, s.objects()...)
 }
 
-// chapter is one step of a story as it goes undisturbed: what there was before it, how many writes
-// it takes, and what there is after it.
-type chapter struct {
+// storyStep is one step of a story as it goes undisturbed: the objects before it, how many writes
+// it takes, and the state after it.
+type storyStep struct {
 	before   []client.Object
 	known    map[string]resolve.Answer
 	verdicts map[netip.Addr]probe.Verdict
@@ -173,12 +140,12 @@ type chapter struct {
 	stable []netip.Addr
 }
 
-// tell goes through the story undisturbed.
-func (s *story) tell(t *testing.T) []chapter {
+// run runs the story undisturbed.
+func (s *story) run(t *testing.T) []storyStep {
 	env := s.begin(t)
-	var out []chapter
+	var out []storyStep
 	for i, step := range s.steps {
-		c := chapter{
+		c := storyStep{
 			before:   env.objects(),
 			known:    maps.Clone(env.resolver.known),
 			verdicts: maps.Clone(env.prober.verdicts),
@@ -201,17 +168,17 @@ func (s *story) tell(t *testing.T) []chapter {
 	return out
 }
 
-// TestEveryWriteMayFail tells each story once undisturbed, then every step of it once for each of
-// its writes and everything that may become of that write, with a cache that is fresh and one that
-// lags behind in turn. It has to end where it ends undisturbed, and no endpoint that was and will
-// be there may be missing after any write.
+// TestEveryWriteMayFail: each story runs once undisturbed. Then each of its steps runs once for
+// every write and everything that can happen to that write, with a cache that is fresh or lags
+// behind in turn. It has to end in the same state. No endpoint that is published before and after
+// the step may be missing after any write.
 func TestEveryWriteMayFail(t *testing.T) {
 	for _, s := range stories {
 		t.Run(s.name, func(t *testing.T) {
-			for i, c := range s.tell(t) {
-				for name, f := range fates() {
+			for i, c := range s.run(t) {
+				for name, f := range writeFaults() {
 					for n := 1; n <= c.writes; n++ {
-						c.retell(t, fmt.Sprintf("step %d, write %d: %s", i, n, name), n, f, n%2 == 0)
+						c.disturb(t, fmt.Sprintf("step %d, write %d: %s", i, n, name), n, f, n%2 == 0)
 					}
 				}
 			}
@@ -219,8 +186,8 @@ func TestEveryWriteMayFail(t *testing.T) {
 	}
 }
 
-// retell takes the step with its n-th write going wrong.
-func (c *chapter) retell(t *testing.T, what string, n int, f fault, lag bool) {
+// disturb runs the step with a fault at its n-th write.
+func (c *storyStep) disturb(t *testing.T, what string, n int, f fault, lag bool) {
 	t.Helper()
 	env := newTestEnv(t, c.before...)
 	env.what = fmt.Sprintf("%s, lag=%t", what, lag)

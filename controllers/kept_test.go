@@ -17,9 +17,9 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// TestKeptSlicesAreTakenOver: whoever adopts a Service that was kept, or attaches to it, takes the
-// slices of the ExternalBackend that is gone over: an address is missing at no time, and afterwards
-// our verdicts and our spec hold.
+// TestKeptSlicesAreTakenOver: an ExternalBackend that adopts a kept Service, or attaches to it,
+// takes over the slices of the one that is gone. No address is ever missing, and afterwards our
+// verdicts and our spec apply.
 func TestKeptSlicesAreTakenOver(t *testing.T) {
 	for _, way := range []string{adopting, attaching} {
 		for _, controlled := range []bool{true, false} { // not so by Retain with serviceRef
@@ -36,13 +36,13 @@ func testKeptSlicesAreTakenOver(t *testing.T, way string, controlled bool) {
 	env := newTestEnv(t, service, slice)
 	env.what, env.stable = way, []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 	setVerdict(probe.Healthy, 1, 3)(env)
-	env.spec(having(way))
+	env.spec(specWith(way))
 	env.settle()
-	env.expect(v1alpha1.ConditionReady, "True")
+	env.expectCondition(v1alpha1.ConditionReady, "True")
 	if env.slices()[slice.Name] == nil {
 		t.Error("the slice of before has gone at once, although its ExternalBackend may be about to come back")
 	}
-	time.Sleep(env.look(shop.Name).RequeueAfter)
+	time.Sleep(env.reconcileNamed(shop.Name).RequeueAfter)
 	env.settle()
 	if env.slices()[slice.Name] != nil {
 		t.Error("the slice of before is still there")
@@ -59,13 +59,13 @@ func testKeptSlicesAreTakenOver(t *testing.T, way string, controlled bool) {
 	}
 }
 
-// TestTakingOverWaitsForAReadyEndpoint: what was kept goes on serving until ours does.
+// TestTakingOverWaitsForAReadyEndpoint: kept endpoints stay until one of ours is ready.
 func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, slice := leftBy("former", shop.Name)
 		slice.Endpoints = slice.Endpoints[1:] // none that is shared
 		env := newTestEnv(t, service, slice)
-		env.spec(having(attaching))
+		env.spec(specWith(attaching))
 		env.settle()
 		time.Sleep(keptGrace)
 		env.settle()
@@ -80,14 +80,14 @@ func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 	})
 }
 
-// TestSiblingsThatAreKeptComeBack: of two ExternalBackends on a Service that were deleted with
-// Retain, the one that comes back first leaves the other's endpoints alone.
-func TestSiblingsThatAreKeptComeBack(t *testing.T) {
+// TestReturningSiblingKeepsItsSlices: two ExternalBackends on one Service were deleted with Retain.
+// The one that comes back first does not touch the endpoints of the other.
+func TestReturningSiblingKeepsItsSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, slice := leftBy("former", shop.Name)
 		env := newTestEnv(t, service, slice)
 		setVerdict(probe.Healthy, 1, 9)(env)
-		env.spec(having(attaching))
+		env.spec(specWith(attaching))
 		env.settle()
 		time.Sleep(keptGrace / 2)
 		former := &v1alpha1.ExternalBackend{
@@ -109,18 +109,18 @@ func TestSiblingsThatAreKeptComeBack(t *testing.T) {
 	})
 }
 
-// TestSlicesThatWaitAreLeftAlone: slices without owner behind a Service wait for their
-// ExternalBackend. Another one on the Service neither deletes them nor publishes their addresses
-// once more, and follows its own verdicts.
-func TestSlicesThatWaitAreLeftAlone(t *testing.T) {
+// TestSlicesWithoutOwnerAreLeftAlone: slices without an owner wait for their ExternalBackend.
+// Another one on the Service neither deletes them nor publishes their addresses a second time, and
+// follows its own verdicts.
+func TestSlicesWithoutOwnerAreLeftAlone(t *testing.T) {
 	for _, way := range []string{adopting, attaching} {
 		service, slice := leftBy("former", shop.Name)
 		slice.OwnerReferences = nil
 		env := newTestEnv(t, service, slice)
 		setVerdict(probe.Healthy, 1, 3)(env)
-		env.spec(having(way))
+		env.spec(specWith(way))
 		env.settle()
-		env.look("former")
+		env.reconcileNamed("former")
 		setVerdict(probe.Unhealthy, 2, 3)(env)
 		env.settle()
 		left := env.slices()[slice.Name]

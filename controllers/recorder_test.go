@@ -19,7 +19,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// refusingSink is an API server that takes no event.
+// refusingSink is an API server that takes no events.
 type refusingSink struct {
 	events.EventSink
 	err   error
@@ -31,9 +31,9 @@ func (r *refusingSink) Create(context.Context, *eventsv1.Event) (*eventsv1.Event
 	return nil, r.err
 }
 
-// TestEventsOfDyingNamespaces: that a namespace on its way out takes no event is logged nowhere;
-// any other refusal is.
-func TestEventsOfDyingNamespaces(t *testing.T) {
+// TestEventsOfATerminatingNamespaceAreDropped: it is not logged that a namespace which is being
+// deleted takes no events. Any other refusal is.
+func TestEventsOfATerminatingNamespaceAreDropped(t *testing.T) {
 	resource := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	terminating := apierrors.NewForbidden(resource, "x", errors.New("it is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}

@@ -13,15 +13,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/probe"
 )
 
-// TestMissingReferenceIsReadOften: what is missing or unusable is read again every five seconds in
-// the first two minutes of it, then every minute.
+// specWithReference has a check that needs a ConfigMap.
+const specWithReference = `{healthCheck: {tcpSocket: null, httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`
+
+// TestMissingReferenceIsReadOften: a reference that is missing or unusable is read every five
+// seconds for two minutes, and then every minute.
 func TestMissingReferenceIsReadOften(t *testing.T) {
 	good := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: testCertificate(t)}))
 	for _, test := range []struct {
@@ -45,7 +50,7 @@ func TestMissingReferenceIsReadOften(t *testing.T) {
 				env := literalEnv(t)
 				reader := &timedReads{Reader: env.live, start: time.Now(), holds: test.there}
 				env.reconciler.Live = reader
-				env.spec(referring)
+				env.spec(specWithReference)
 				for time.Since(reader.start) <= 5*time.Minute {
 					result, err := env.reconcile()
 					env.ok(err)
@@ -59,7 +64,7 @@ func TestMissingReferenceIsReadOften(t *testing.T) {
 	}
 }
 
-// every is the times from one to another, one step apart.
+// every returns the times from one to another, one step apart.
 func every(step, from, to time.Duration) []time.Duration {
 	var out []time.Duration
 	for at := from; at <= to; at += step {
@@ -68,8 +73,7 @@ func every(step, from, to time.Duration) []time.Duration {
 	return out
 }
 
-// timedReads is an API server whose only ConfigMap comes and changes with time, and which notes
-// when it is read.
+// timedReads is an API server whose only ConfigMap changes with time. It records when it is read.
 type timedReads struct {
 	client.Reader
 	start time.Time
@@ -101,7 +105,7 @@ func (r *timedReads) Get(
 	return nil
 }
 
-// testCertificate is a self-signed certificate.
+// testCertificate returns a self-signed certificate.
 func testCertificate(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -114,4 +118,50 @@ func testCertificate(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	return der
+}
+
+// TestCheckWaitsForItsReference: as long as the API server does not answer for a reference, the
+// check does not run and the reference is read again soon. The spec is accepted.
+func TestCheckWaitsForItsReference(t *testing.T) {
+	env := newTestEnv(t)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.reconciler.Live = muteReader{env.live}
+	env.spec(literalSpec)
+	env.spec(specWithReference)
+	env.settle()
+	env.expectCondition(v1alpha1.ConditionAccepted, "True")
+	if !env.prober.check.Suspended {
+		t.Error("it is probed without its roots")
+	}
+	if result, err := env.reconcile(); err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > referenceRetry {
+		t.Errorf("again after %v, %v", result.RequeueAfter, err)
+	}
+}
+
+// muteReader is an API server that does not answer reads of ConfigMaps.
+type muteReader struct{ client.Reader }
+
+func (m muteReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, ok := o.(*corev1.ConfigMap); ok {
+		return context.DeadlineExceeded
+	}
+	return m.Reader.Get(ctx, key, o, options...)
+}
+
+// TestInvalidSpecWaitsForNoReference: an invalid spec is not reconciled again because of what it
+// refers to.
+func TestInvalidSpecWaitsForNoReference(t *testing.T) {
+	env := newTestEnv(t)
+	env.spec(literalSpec)
+	env.spec(specWithReference)
+	env.settle()
+	env.reconciler.states.of(shop).planning.refs.read = time.Now().Add(-time.Hour)
+	env.spec(
+		`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Connection, value: close}]}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`,
+	)
+	env.settle()
+	env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec")
+	if result, err := env.reconcile(); err != nil || result.RequeueAfter > 0 && result.RequeueAfter < time.Second {
+		t.Errorf("again after %v, %v", result.RequeueAfter, err)
+	}
 }

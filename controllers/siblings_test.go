@@ -1,38 +1,31 @@
 package controllers
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// attached is an ExternalBackend on the Service of that name.
-func attached(name, service string) *v1alpha1.ExternalBackend {
-	b := &v1alpha1.ExternalBackend{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: types.UID("uid-of-" + name)},
-	}
-	b.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: service}
-	return b
-}
-
-// TestSiblingsAreWoken: what comes, goes or leaves a Service wakes the others on it, before all
-// ordinary work.
-func TestSiblingsAreWoken(t *testing.T) {
-	one := attached("one", "web")
-	env := newTestEnv(t, one, attached("two", "web"), attached("other", "db"), attached("last", "cache"))
-	edited, dying, moved := one.DeepCopy(), one.DeepCopy(), attached("one", "db")
+// TestSiblingsAreEnqueuedUrgently: an ExternalBackend that is created, deleted or replaced enqueues
+// the others on its Service before all ordinary work.
+func TestSiblingsAreEnqueuedUrgently(t *testing.T) {
+	one := attachedBackend("one", "web")
+	env := newTestEnv(t, one, attachedBackend("two", "web"), attachedBackend("other", "db"), attachedBackend("last", "cache"))
+	edited, dying, moved := one.DeepCopy(), one.DeepCopy(), attachedBackend("one", "db")
 	edited.Generation++
 	dying.DeletionTimestamp = new(metav1.Now())
 	moved.UID = "another"
@@ -79,10 +72,10 @@ func TestSiblingsAreWoken(t *testing.T) {
 	}
 }
 
-// TestSiblingGoes: an address that an ExternalBackend on the same Service leaves behind is
-// published anew, as ready as it was, while the garbage collector has yet to take the slices,
-// however the other one is deleted and whoever is older.
-func TestSiblingGoes(t *testing.T) {
+// TestAddressOfADeletedSiblingStaysReady: an address that a deleted sibling had is published by us
+// before the garbage collector deletes the sibling's slices. It is as ready as before, in whatever
+// way the sibling is deleted and whichever is older.
+func TestAddressOfADeletedSiblingStaysReady(t *testing.T) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: shop.Namespace, UID: "uid-of-web"},
 		Spec: corev1.ServiceSpec{
@@ -97,7 +90,7 @@ func TestSiblingGoes(t *testing.T) {
 		strings.Replace(literalSpec, "{ports", "{service: {name: web, adoptionPolicy: IfSelectorless}, ports", 1),
 	} {
 		for _, foreground := range []bool{false, true} {
-			former := attached("former", "web")
+			former := attachedBackend("former", "web")
 			behind := service
 			if strings.Contains(spec, "adoptionPolicy") {
 				former.Spec = v1alpha1.ExternalBackendSpec{Service: &v1alpha1.Service{Name: "web"}}
@@ -150,6 +143,115 @@ func TestSiblingGoes(t *testing.T) {
 			env.expectReady("http", "203.0.113.1", "203.0.113.2")
 			env.settle()
 			env.expectReady("http", "203.0.113.1", "203.0.113.2")
+		}
+	}
+}
+
+// TestDrainingAddressIsFreeForSiblings: an address that drains at one ExternalBackend on a Service
+// may be published by another one, older or younger.
+func TestDrainingAddressIsFreeForSiblings(t *testing.T) {
+	spec := strings.Replace(literalSpec, "{ports", "{serviceRef: {name: theirs}, drainSeconds: 600, ports", 1)
+	service := theirService()
+	sibling := func(name string, drainUntil time.Time) []client.Object {
+		b := &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: "uid-of-sibling"},
+		}
+		b.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
+		leaving := !drainUntil.IsZero()
+		e := endpointslice.Endpoint{
+			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"), Ports: []endpointslice.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
+			Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving, DrainUntil: drainUntil,
+		}
+		_, changes := endpointslice.Plan(endpointslice.Template{
+			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100, Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+		}, []endpointslice.Endpoint{e}, nil)
+		slice := changes.Create[0]
+		slice.UID = "uid-of-sibling-1"
+		return []client.Object{b, slice}
+	}
+
+	t.Run("ours takes an older one's", func(t *testing.T) {
+		env := newTestEnv(t, append(sibling("bar", time.Now().Add(10*time.Minute)), service.DeepCopy())...)
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.spec(spec)
+		env.settle()
+		if n := env.backend().Status.Endpoints.Ready; n != 2 {
+			t.Errorf("%d of 2 healthy targets are ready while an older ExternalBackend lets one of them go", n)
+		}
+	})
+	t.Run("a younger one takes ours", func(t *testing.T) {
+		env := newTestEnv(t, service.DeepCopy())
+		setVerdict(probe.Healthy, 1, 3)(env)
+		env.spec(spec)
+		env.settle()
+		env.spec(strings.Replace(spec, "{name: a, address: 203.0.113.1}, ", "", 1))
+		env.settle()
+		draining := env.endpoints()[netip.MustParseAddr("203.0.113.1")]
+		if !draining.Terminating {
+			t.Fatalf("what has left spec is published as %+v", draining)
+		}
+		for _, o := range sibling("zoo", time.Time{}) {
+			env.ok(env.live.Create(t.Context(), o))
+		}
+		env.settle()
+		env.state() // wants every address to stand once
+	})
+}
+
+// TestAddressKeepsItsHealthWhenItPassesToASibling: an address that passes from one ExternalBackend
+// on a Service to another keeps its health until a probe says otherwise.
+func TestAddressKeepsItsHealthWhenItPassesToASibling(t *testing.T) {
+	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
+	service := theirService()
+	ready := func(is bool) discoveryv1.EndpointConditions {
+		return discoveryv1.EndpointConditions{Ready: new(is), Serving: new(is), Terminating: new(false)}
+	}
+	for _, tt := range []struct {
+		sibling string // the older one is that whose name comes first
+		well    bool
+	}{{"zoo", true}, {"zoo", false}, {"bar", true}, {"bar", false}} {
+		well := tt.well
+		sibling := &v1alpha1.ExternalBackend{
+			ObjectMeta: metav1.ObjectMeta{Name: tt.sibling, Namespace: shop.Namespace, UID: "uid-of-sibling"},
+		}
+		sibling.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:      "sibling-1",
+				Namespace: shop.Namespace,
+				UID:       "uid-of-sibling-1",
+				Labels: map[string]string{
+					discoveryv1.LabelServiceName: "theirs", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: tt.sibling,
+				},
+				OwnerReferences: []metav1.OwnerReference{
+					*metav1.NewControllerRef(sibling, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+				},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports: []discoveryv1.EndpointPort{
+				{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+			},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}, Conditions: ready(well)}},
+		}
+		env := newTestEnv(t, service.DeepCopy(), sibling, slice)
+		env.spec(attached)
+		env.settle()
+		if n := len(env.endpoints()); n != 1 {
+			t.Fatalf("%d endpoints", n)
+		}
+		own := func() *discoveryv1.EndpointSlice {
+			for _, o := range env.objects() {
+				if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels[v1alpha1.LabelName] == shop.Name {
+					return s
+				}
+			}
+			return nil
+		}
+		env.ok(env.live.Delete(t.Context(), slice))
+		env.refresh()
+		env.settle()
+		if s := own(); s == nil || *s.Endpoints[0].Conditions.Ready != well {
+			t.Errorf("an address that was ready=%t with %s is published as %v", well, tt.sibling, s)
 		}
 	}
 }

@@ -2,10 +2,8 @@ package controllers
 
 import (
 	"context"
-	"net/http"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,76 +12,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// informers can be asked for, and for one kind given several handlers, from several goroutines.
-type informers struct {
-	mu sync.Mutex
-	informertest.FakeInformers
-}
-
-func (i *informers) GetInformer(
-	ctx context.Context,
-	o client.Object,
-	options ...cache.InformerGetOption,
-) (cache.Informer, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	informer, err := i.FakeInformers.GetInformer(ctx, o, options...)
-	return sharedInformer{informer, &i.mu}, err
-}
-
-type sharedInformer struct {
-	cache.Informer
-	mu *sync.Mutex
-}
-
-func (s sharedInformer) AddEventHandlerWithOptions(
-	h toolscache.ResourceEventHandler,
-	options toolscache.HandlerOptions,
-) (toolscache.ResourceEventHandlerRegistration, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.Informer.AddEventHandlerWithOptions(h, options)
-}
-
-// watching runs env's controller over informers that the test feeds, until the test ends.
-func watching(t *testing.T, env *testEnv) *informers {
-	t.Helper()
-	informers := &informers{FakeInformers: informertest.FakeInformers{Scheme: testScheme()}}
-	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
-		Scheme: testScheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
-		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return informers, nil },
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return env.live.RESTMapper(), nil },
-	})
-	env.ok(err)
-	env.ok(env.reconciler.addController(mgr, &healthQueue{}))
-	stopped := make(chan error)
-	go func() { stopped <- mgr.Start(t.Context()) }()
-	t.Cleanup(func() { env.ok(<-stopped) })
-	synctest.Wait()
-	return informers
-}
-
-// TestPolicyIsCompiledApart: a burst of changes has policy compiled once, soon, and by none of
-// those whom the probing engine asks: it dials by what is compiled.
-func TestPolicyIsCompiledApart(t *testing.T) {
+// TestBurstOfChangesCompilesPolicyOnce: it is compiled soon, and not by the prober, which dials by
+// the last compilation.
+func TestBurstOfChangesCompilesPolicyOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := literalEnv(t)
 		r := env.reconciler
@@ -100,7 +41,7 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 			}),
 		}
 		r.policies = p
-		informers := watching(t, env)
+		informers := runController(t, env)
 		p.enqueue = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
 		addr := netip.MustParseAddrPort("203.0.113.1:8080")
 		state := r.states.of(shop)
@@ -142,13 +83,13 @@ func TestPolicyIsCompiledApart(t *testing.T) {
 	})
 }
 
-// TestRulesMadeAnew: a policy, or a range of Services, that was deleted and made anew while the
-// watch was interrupted is compiled, although its generation is what it was.
-func TestRulesMadeAnew(t *testing.T) {
+// TestRecreatedPolicyIsCompiled: a policy, or a ServiceCIDR, that was deleted and created again
+// while the watch was interrupted is compiled, although its generation is the same.
+func TestRecreatedPolicyIsCompiled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := newTestEnv(t)
 		env.reconciler.policies.wake = make(chan struct{}, 1)
-		informers := watching(t, env)
+		informers := runController(t, env)
 		for _, kind := range []func() client.Object{
 			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} }, func() client.Object { return &networkingv1.ServiceCIDR{} },
 		} {
@@ -184,9 +125,9 @@ func TestRulesMadeAnew(t *testing.T) {
 	})
 }
 
-// TestNodesComeAndGo: that a Node comes or goes has those ExternalBackends reconciled that have an
-// address among its own, wherever it stands; a change of rules all.
-func TestNodesComeAndGo(t *testing.T) {
+// TestNodeEnqueuesBackendsWithItsAddresses: a Node that comes or goes enqueues the ExternalBackends
+// that use one of its addresses. A change of rules enqueues all.
+func TestNodeEnqueuesBackendsWithItsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := func(name string, change func(*v1alpha1.ExternalBackendSpec)) *v1alpha1.ExternalBackend {
 			b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace}}
@@ -221,7 +162,7 @@ func TestNodesComeAndGo(t *testing.T) {
 		var nodes []corev1.Node
 		r.policies.client = nodeReader{r.Client, &nodes}
 		r.policies.wake = make(chan struct{}, 1)
-		informers := watching(t, env)
+		informers := runController(t, env)
 		enqueue := r.policies.enqueue
 		var woken []string
 		r.policies.enqueue = func(ctx context.Context, affected func(netip.Addr) bool) {
@@ -269,43 +210,6 @@ func TestNodesComeAndGo(t *testing.T) {
 	})
 }
 
-// TestObjectDeletedBeforeAnyReconcileSawItIsBackAtOnce: somebody deletes the Service, or a slice,
-// right after we created it. No reconcile runs between the two events, so that the cache never
-// shows the object to one. It is created again when its deletion is seen, not a minute later.
-func TestObjectDeletedBeforeAnyReconcileSawItIsBackAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		env := newTestEnv(t)
-		setVerdict(probe.Healthy, 1, 3)(env)
-		informers := watching(t, env)
-		env.spec(literalSpec)
-		_, err := env.reconcile()
-		env.ok(err)
-
-		created := []client.Object{env.service()}
-		for _, s := range env.slices() {
-			created = append(created, s)
-		}
-		for _, o := range created {
-			env.ok(env.live.Delete(t.Context(), o))
-		}
-		env.refresh()
-		for _, o := range created {
-			informer, err := informers.FakeInformerFor(t.Context(), o)
-			env.ok(err)
-			informer.Delete(o)
-		}
-		_, err = env.reconcile()
-		env.ok(err)
-
-		if s := env.service(); s == nil || s.UID == created[0].GetUID() {
-			t.Errorf("the Service is %v", s)
-		}
-		if n := len(env.slices()); n != len(created)-1 {
-			t.Errorf("there are %d slices, want %d", n, len(created)-1)
-		}
-	})
-}
-
 // nodeReader reads Nodes from a list.
 type nodeReader struct {
 	client.Reader
@@ -318,4 +222,28 @@ func (n nodeReader) List(ctx context.Context, list client.ObjectList, options ..
 		return nil
 	}
 	return n.Reader.List(ctx, list, options...)
+}
+
+// TestDeniedNameIsNotResolved: no DNS query is sent for a name that policy denies.
+func TestDeniedNameIsNotResolved(t *testing.T) {
+	env := newTestEnv(t)
+	env.reconciler.policies.defaultDeny = true
+	env.spec(poolSpec)
+	env.settle()
+	if len(env.resolver.seeds) != 0 {
+		t.Errorf("asked for: %v", env.resolver.seeds)
+	}
+	env.expectCondition(v1alpha1.ConditionPermitted, `False TargetDenied: Refused by policy: target "pool" (`)
+	if got := env.backend().Status.Targets[0].State; got != v1alpha1.TargetStateDenied {
+		t.Errorf("state %s", got)
+	}
+	env.reconciler.policies.defaultDeny = false
+	env.reconciler.policies.rulesChanged()
+	setAnswer(1, 3)(env)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.settle()
+	env.expectCondition(v1alpha1.ConditionPermitted, "True")
+	if n := len(env.endpoints()); n != 2 {
+		t.Errorf("%d endpoints", n)
+	}
 }

@@ -1,9 +1,9 @@
-# The manager's image. Needs BuildKit (docker buildx, or podman build); fetches Go modules and nothing else:
+# The manager's image. It needs BuildKit (docker buildx, or podman build) and fetches only Go modules:
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v0.1.0 --tag IMG .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 
-# Modules first: they change seldom, so that this layer is kept while the code changes.
+# Modules change seldom, so this layer is reused while the code changes.
 COPY go.mod go.sum ./
 RUN go mod download
 
@@ -12,7 +12,7 @@ COPY cmd/ cmd/
 COPY controllers/ controllers/
 COPY internal/ internal/
 ARG TARGETOS TARGETARCH VERSION=dev
-# The compiler of the building machine writes code for the target: no emulation.
+# The compiler of the build machine compiles for the target, without emulation.
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
     go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /out/manager ./cmd
 

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Installs the Debian packages that the development cluster needs and this machine lacks; with arguments, those named. Quiet where nothing is
-# missing. Without root, or elsewhere than on Debian and its kin, it fails and names them.
+# Installs the named Debian packages, by default those that the development cluster needs, if they are missing. It
+# prints nothing if none is missing. Without root, or on a system unlike Debian, it fails and names them.
 set -eu
 
 if [ $# -eq 0 ]; then
 	set -- iproute2 iptables nftables util-linux
 fi
 
-# A tool that is there without its package does as well. nft and ip may be out of an ordinary user's PATH.
+# A tool without its package is fine, too. nft and ip may not be in an ordinary user's PATH.
 PATH=$PATH:/usr/sbin:/sbin
 present() {
 	case $1 in

@@ -64,9 +64,9 @@ func (q *Queue[K, T]) Remove(item T) {
 }
 
 // Rekey replaces every key with the result of f. f must keep the order of the keys.
-func (q *Queue[K, T]) Rekey(f func(key K) K) {
-	for i := range q.entries {
-		q.entries[i].key = f(q.entries[i].key)
+func (q *Queue[K, T]) Rekey(f func(item T, key K) K) {
+	for i, e := range q.entries {
+		q.entries[i].key = f(e.item, e.key)
 	}
 }
 

@@ -27,10 +27,10 @@ func FuzzQueueAgainstMap(f *testing.F) {
 				queue.Remove(it)
 				delete(keys, it)
 			case 1:
-				queue.Rekey(func(n number) number { return n + 1 })
-				for it := range keys {
+				queue.Rekey(func(it *item, n number) number {
 					keys[it]++
-				}
+					return n + 1
+				})
 			default:
 				keys[it] = number(step) * 7 % 64
 				queue.Set(it, keys[it])

@@ -8,44 +8,45 @@ import (
 )
 
 const (
-	// blindWindow is how long an endpoint's silence waits for what the others say.
+	// blindWindow is how long a silence waits for evidence from other endpoints.
 	blindWindow = 10 * time.Second
 
-	// blindLeast is how many endpoints have to be silent at least for the prober to be blind.
-	blindLeast = 5
+	// minSilent is how many endpoints have to be silent, at least, for the prober to be blind.
+	minSilent = 5
 
-	// sightReturns is the percentage of the endpoints that were not heard when blindness began, which
-	// have to answer for its end.
+	// sightReturns is the percentage of the endpoints that were silent when the blindness began, which
+	// have to answer before it ends.
 	sightReturns = 10
 )
 
-// sight tells silent endpoints from a prober that sees nothing: see docs/design/blind-prober.md. It
-// counts Healthy endpoints alone, by what was heard of each last. What one probe costs is constant.
+// sight tells silent endpoints from a blind prober: see docs/design/blind-prober.md. It counts
+// Healthy endpoints only, by the last thing that the prober heard from each. The cost of one probe is
+// constant.
 type sight struct {
-	threshold int // percent of the endpoints that are silent where the prober is blind; 0: it never is
+	threshold int // percentage of the endpoints that are silent where the prober is blind; 0: it never is
 
 	healthy, silent crowd
-	answers         recent  // healthy endpoints that answered last, by when
-	silences        recent  // healthy endpoints that are silent, by when the first unanswered probe began
-	doubted         instant // when it was last in doubt whether it is blind
+	answers         timeline // Healthy endpoints that answered last, by the time of the answer
+	silences        timeline // silent Healthy endpoints, by the start of the first unanswered probe
+	doubted         instant  // when it was last in doubt whether the prober is blind
 
-	blind    bool
-	ended    instant // when it was blind last
-	episode  uint32  // tells one blindness from another
-	heard    instant
-	unheard  int // how many had not answered since heard when the blindness began
-	returned int // how many of these have answered since
+	blind     bool
+	ended     instant // when the prober was blind last
+	blindness uint32  // the number of the last blindness
+	since     instant // since when nearly all endpoints are silent
+	unheard   int     // how many had not answered after since when the blindness began
+	returned  int     // how many of these have answered in the blindness
 }
 
 // witness is what sight knows of one endpoint.
 type witness struct {
-	healthy bool
-	last    heard
-	at      instant // of the last answer, or of the start of the first probe that was not answered
-	episode uint32  // of the last blindness in which it answered
+	healthy   bool
+	last      heard
+	at        instant // the time of the last answer, or the start of the first unanswered probe
+	blindness uint32  // the number of the last blindness in which it answered
 }
 
-// heard is what was heard of an endpoint last.
+// heard is the last thing that the prober heard from an endpoint.
 type heard uint8
 
 const (
@@ -54,7 +55,7 @@ const (
 	silence
 )
 
-// origin is where an endpoint belongs.
+// origin is what an endpoint has in common with others that may fail together with it.
 type origin struct {
 	owner types.NamespacedName
 	net   netip.Prefix // /24, or /64 of IPv6
@@ -70,41 +71,41 @@ func originOf(owner types.NamespacedName, addr netip.Addr) origin {
 	return origin{owner, net}
 }
 
-// judged notes that an endpoint has come to be Healthy, or is so no longer.
+// judged notes that an endpoint has become Healthy, or is no longer Healthy.
 func (s *sight) judged(w *witness, o origin, healthy bool) {
 	if w.healthy == healthy {
 		return
 	}
-	s.take(w, o)
+	s.count(w, o, false)
 	w.healthy = healthy
-	s.put(w, o)
-	s.healthy.count(o, healthy)
+	s.count(w, o, true)
+	s.healthy.add(o, healthy)
 }
 
 // gone forgets an endpoint.
 func (s *sight) gone(w *witness, o origin) {
-	if s.misses(w) {
+	if s.awaits(w) {
 		s.unheard--
 	}
 	s.judged(w, o, false)
 	*w = witness{}
 }
 
-// answered notes that an endpoint has said something, be it a refusal.
+// answered notes an answer of an endpoint. A refusal is one.
 func (s *sight) answered(w *witness, o origin, now instant) {
-	if s.misses(w) {
-		w.episode = s.episode
+	if s.awaits(w) {
+		w.blindness = s.blindness
 		s.returned++
 	}
 	s.hear(w, o, anAnswer, now)
 }
 
-// misses reports whether an endpoint has not answered since this blindness began.
-func (s *sight) misses(w *witness) bool {
-	return s.blind && w.healthy && w.episode != s.episode && (w.last != anAnswer || w.at <= s.heard)
+// awaits reports whether an endpoint was silent when this blindness began, and is still silent.
+func (s *sight) awaits(w *witness) bool {
+	return s.blind && w.healthy && w.blindness != s.blindness && (w.last != anAnswer || w.at <= s.since)
 }
 
-// unanswered notes that a probe which began at started has not been answered, or not yet.
+// unanswered notes that a probe that began at started has no answer so far.
 func (s *sight) unanswered(w *witness, o origin, started instant) {
 	if w.last == silence || w.last == anAnswer && started < w.at || started <= s.ended {
 		return
@@ -112,41 +113,30 @@ func (s *sight) unanswered(w *witness, o origin, started instant) {
 	s.hear(w, o, silence, started)
 }
 
-// forget drops what was heard of an endpoint.
+// forget drops what the prober has heard from an endpoint.
 func (s *sight) forget(w *witness, o origin) { s.hear(w, o, nothingYet, 0) }
 
-func (s *sight) hear(w *witness, o origin, what heard, at instant) {
-	s.take(w, o)
-	w.last, w.at = what, at
-	s.put(w, o)
+func (s *sight) hear(w *witness, o origin, last heard, at instant) {
+	s.count(w, o, false)
+	w.last, w.at = last, at
+	s.count(w, o, true)
 }
 
-// take and put keep the counts of what was heard of Healthy endpoints.
-func (s *sight) take(w *witness, o origin) {
+// count adds a Healthy endpoint to the counts of answers and silences, or removes it from them.
+func (s *sight) count(w *witness, o origin, add bool) {
 	switch {
 	case !w.healthy:
 	case w.last == anAnswer:
-		s.answers.count(w.at, -1)
+		s.answers.add(w.at, add)
 	case w.last == silence:
-		s.silences.count(w.at, -1)
-		s.silent.count(o, false)
+		s.silences.add(w.at, add)
+		s.silent.add(o, add)
 	}
 }
 
-func (s *sight) put(w *witness, o origin) {
-	switch {
-	case !w.healthy:
-	case w.last == anAnswer:
-		s.answers.count(w.at, 1)
-	case w.last == silence:
-		s.silences.count(w.at, 1)
-		s.silent.count(o, true)
-	}
-}
-
-// believes reports whether the silence of an endpoint, as long as its threshold asks for, is its
-// own. started is when its last probe began. Where the others are silent, too, the prober is blind
-// from then on.
+// believes reports whether an endpoint may become Unhealthy by a silence that has lasted as long as
+// its thresholds ask for. started is when its last probe began. Where nearly all others are silent,
+// too, the prober is blind from now on.
 func (s *sight) believes(w *witness, started, now instant) bool {
 	if s.blind {
 		return false
@@ -156,10 +146,10 @@ func (s *sight) believes(w *witness, started, now instant) bool {
 	}
 	silent, answered := s.silences.from(w.at), s.answers.after(w.at)
 	asked := silent + answered
-	enough := s.silent.diverse() && silent >= blindLeast
-	late := now >= w.at+slow+blindWindow
+	enough := s.silent.diverse() && silent >= minSilent
+	late := now >= w.at+slowAfter+blindWindow
 	if all := s.threshold * s.healthy.n; enough && (silent*100 >= all || late && silent*100 >= s.threshold*asked) {
-		s.lose(w.at)
+		s.turnBlind(w.at)
 		return false
 	}
 	rest := 100 - s.threshold
@@ -168,7 +158,7 @@ func (s *sight) believes(w *witness, started, now instant) bool {
 		return true
 	case answered*100 > rest*s.healthy.n,
 		answered*100 > rest*asked && answered*3 > asked,
-		answered >= blindLeast && !s.silent.diverse():
+		answered >= minSilent && !s.silent.diverse():
 		return started > s.doubted
 	case enough:
 		s.doubted = now
@@ -176,14 +166,14 @@ func (s *sight) believes(w *witness, started, now instant) bool {
 	return false
 }
 
-// lose begins a blindness in which little was heard since.
-func (s *sight) lose(since instant) {
-	s.blind, s.heard = true, since
-	s.episode++
+// turnBlind begins a blindness in which nearly all endpoints have been silent since then.
+func (s *sight) turnBlind(since instant) {
+	s.blind, s.since = true, since
+	s.blindness++
 	s.unheard, s.returned = s.healthy.n-s.answers.after(since), 0
 }
 
-// returns ends a blindness in which enough endpoints have answered, and reports whether it does.
+// returns ends a blindness in which enough endpoints have answered. It reports whether one has ended.
 func (s *sight) returns(now instant) bool {
 	if !s.blind || s.returned*100 < sightReturns*s.unheard {
 		return false
@@ -192,11 +182,11 @@ func (s *sight) returns(now instant) bool {
 	return true
 }
 
-// discounts reports whether the silence of a probe that began at started says nothing of its
+// discounts reports whether the silence of a probe that began at started says nothing about its
 // endpoint.
 func (s *sight) discounts(started instant) bool { return s.blind || started <= s.ended }
 
-// crowd counts endpoints by where they belong.
+// crowd counts endpoints by their origins.
 type crowd struct {
 	n          int
 	owners     map[types.NamespacedName]int
@@ -204,20 +194,25 @@ type crowd struct {
 	nets       map[netip.Prefix]int
 }
 
-func (c *crowd) count(o origin, joins bool) {
-	by := -1
-	if joins {
-		by = 1
-	}
+func (c *crowd) add(o origin, add bool) {
+	by := sign(add)
 	c.n += by
 	tally(&c.owners, o.owner, by)
 	tally(&c.namespaces, o.owner.Namespace, by)
 	tally(&c.nets, o.net, by)
 }
 
-// diverse reports whether a failure of none of these endpoints alone makes them all silent.
+// diverse reports whether the endpoints have too little in common to fail together.
 func (c *crowd) diverse() bool {
-	return c.n >= blindLeast && len(c.owners) > 1 && (len(c.namespaces) > 1 || len(c.nets) > 1)
+	return c.n >= minSilent && len(c.owners) > 1 && (len(c.namespaces) > 1 || len(c.nets) > 1)
+}
+
+// sign returns 1 for an addition and -1 for a removal.
+func sign(add bool) int {
+	if add {
+		return 1
+	}
+	return -1
 }
 
 func tally[K comparable](counts *map[K]int, key K, by int) {
@@ -230,52 +225,54 @@ func tally[K comparable](counts *map[K]int, key K, by int) {
 }
 
 const (
-	slotWidth = 100 * time.Millisecond
-	slotCount = 640 // 64 s
+	bucketWidth = 100 * time.Millisecond
+	bucketCount = 640 // 64 s
 )
 
-// recent counts what happened of late, by slots of time.
-type recent struct {
+// timeline counts events by time, in buckets. It knows the times of the last 64 s.
+type timeline struct {
 	total  int
-	newest int64 // slot
-	counts [slotCount]int32
+	newest int64 // the newest bucket
+	counts [bucketCount]int32
 }
 
-func slotOf(at instant) int64 { return int64(at / slotWidth) }
+func bucketOf(at instant) int64 { return int64(at / bucketWidth) }
 
-// count adds by to what happened at an instant, which may have happened long ago.
-func (r *recent) count(at instant, by int32) {
-	slot := slotOf(at)
-	if slot-r.newest >= slotCount {
-		r.newest, r.counts = slot, [slotCount]int32{}
+// add adds or removes an event that happened at an instant, which may be long ago.
+func (l *timeline) add(at instant, add bool) {
+	by, bucket := sign(add), bucketOf(at)
+	if bucket-l.newest >= bucketCount {
+		l.newest, l.counts = bucket, [bucketCount]int32{}
 	}
-	for r.newest < slot {
-		r.newest++
-		r.counts[r.newest%slotCount] = 0
+	for l.newest < bucket {
+		l.newest++
+		l.counts[l.newest%bucketCount] = 0
 	}
-	if slot > r.newest-slotCount {
-		r.counts[slot%slotCount] += by
+	if bucket > l.newest-bucketCount {
+		l.counts[bucket%bucketCount] += int32(by)
 	}
-	r.total += int(by)
+	l.total += by
 }
 
-// from counts what has happened from an instant on, and a part of a slot before. Where that is too
-// long ago, it counts all.
-func (r *recent) from(at instant) int {
-	slot := slotOf(at)
-	if slot <= r.newest-slotCount {
-		return r.total
+// from returns how many events have happened from an instant on, with the whole bucket of that
+// instant. Where the instant is too long ago, it returns the number of all events.
+func (l *timeline) from(at instant) int {
+	bucket := bucketOf(at)
+	if bucket <= l.newest-bucketCount {
+		return l.total
 	}
-	return r.sum(slot)
+	return l.sum(bucket)
 }
 
-// after counts what has happened after an instant, but for a part of a slot, and of what is too
-// long ago.
-func (r *recent) after(at instant) int { return r.sum(max(slotOf(at)+1, r.newest-slotCount+1)) }
+// after returns how many events have happened after the bucket of an instant, as far as their times
+// are known.
+func (l *timeline) after(at instant) int {
+	return l.sum(max(bucketOf(at)+1, l.newest-bucketCount+1))
+}
 
-func (r *recent) sum(slot int64) (n int) {
-	for ; slot <= r.newest; slot++ {
-		n += int(r.counts[slot%slotCount])
+func (l *timeline) sum(bucket int64) (n int) {
+	for ; bucket <= l.newest; bucket++ {
+		n += int(l.counts[bucket%bucketCount])
 	}
 	return n
 }

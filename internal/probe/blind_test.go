@@ -362,10 +362,10 @@ func TestBlindnessEndsWithItsEndpoints(t *testing.T) {
 	})
 }
 
-// TestRecent compares the counts with a naive list.
-func TestRecent(t *testing.T) {
+// TestTimelineCountsByTime compares the counts with a naive list.
+func TestTimelineCountsByTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	var r recent
+	var line timeline
 	had := map[instant]int{}
 	now := epochOffset
 	for range 3000 {
@@ -377,11 +377,11 @@ func TestRecent(t *testing.T) {
 		if random.IntN(4) == 0 {
 			at -= time.Duration(random.IntN(100_000)) * ms
 		}
-		r.count(at, 1)
+		line.add(at, true)
 		had[at]++
 		for old := range maps.Keys(had) {
 			if random.IntN(3) == 0 {
-				r.count(old, -1)
+				line.add(old, false)
 				if had[old]--; had[old] == 0 {
 					delete(had, old)
 				}
@@ -391,17 +391,17 @@ func TestRecent(t *testing.T) {
 		since := now - time.Duration(random.IntN(60_000))*ms
 		from, after := 0, 0
 		for at, n := range had {
-			if slotOf(at) >= slotOf(since) {
+			if bucketOf(at) >= bucketOf(since) {
 				from += n
 			}
-			if slotOf(at) > slotOf(since) {
+			if bucketOf(at) > bucketOf(since) {
 				after += n
 			}
 		}
-		if got := r.from(since); got != from {
+		if got := line.from(since); got != from {
 			t.Fatalf("%d from then on, want %d", got, from)
 		}
-		if got := r.after(since); got != after {
+		if got := line.after(since); got != after {
 			t.Fatalf("%d after it, want %d", got, after)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/external-backend/operator/internal/priorityqueue"
 )
 
 // Engine probes the endpoints of all owners. Its methods may be called from any goroutine.
@@ -16,9 +18,9 @@ type Engine struct {
 
 	mu     sync.Mutex
 	owners map[types.NamespacedName]*owner
-	due    queue[*target] // targets by what is next: a probe, or a return that was held back
-	stale  []*target      // their probes in flight and kept connections have lost their meaning
-	net    network        // nil while the engine doesn't run
+	due    schedule[*target] // by what is next: a probe, or the publication of a recovery
+	stale  []*target         // the loop has to end their probes in flight and kept connections
+	net    network           // nil while the engine does not run
 	sight  sight
 }
 
@@ -40,28 +42,30 @@ type target struct {
 	owner   *owner
 	machine machine
 	witness witness
-	heap    int32   // place in Engine.due
 	gone    bool    // no longer wanted
-	waiting bool    // in one of the loop's lines
-	due     instant // when its next probe is due, or for one that waits, was
+	queued  bool    // in one of the loop's queues
+	due     instant // when its next probe is due; where it is queued, since when its probe is due
+
+	position priorityqueue.Position // in Engine.due
 
 	// The loop's own.
-	silent  bool          // its last probe stayed unanswered for long
-	usual   time.Duration // how long its last success took
-	flights *attempt      // its probes in flight, the newest first
+	slow         bool          // its last probe stayed unanswered for long
+	lastDuration time.Duration // how long its last success took
+	attempts     *attempt      // its probes in flight, the newest first
 
 	// The network's own.
 	kept   *conn // a connection that waits for the next probe
 	closes uint8 // how many kept connections in a row the peer has closed
 }
 
-func (t *target) place() *int32 { return &t.heap }
+// Position implements priorityqueue.Item.
+func (t *target) Position() *priorityqueue.Position { return &t.position }
 
 func (t *target) origin() origin { return originOf(t.owner.key, t.ID.Addr) }
 
 func (t *target) phase() uint64 { return phaseOf(t.owner.key, t.ID) }
 
-// New returns an engine that records what Sync tells it, and probes once it is started.
+// New returns an engine. It records what Sync sets, and probes once it is started.
 func New(options Options) *Engine {
 	if options.MaxConcurrent <= 0 {
 		options.MaxConcurrent = 4096
@@ -81,8 +85,8 @@ func (e *Engine) now() instant { return time.Since(e.epoch) }
 // Forget ends all probing for owner.
 func (e *Engine) Forget(owner types.NamespacedName) { e.Sync(owner, nil, nil) }
 
-// States returns the states of owner's endpoints, parallel to those of its last Sync; nil where
-// there is no such owner.
+// States returns the states of owner's endpoints, parallel to those of its last Sync. It returns nil
+// where there is no such owner.
 func (e *Engine) States(owner types.NamespacedName) []State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,16 +97,16 @@ func (e *Engine) States(owner types.NamespacedName) []State {
 	states := make([]State, len(o.targets))
 	for i, t := range o.targets {
 		states[i] = t.machine.state()
-		states[i].Blind = e.sight.blind && t.witness.last == silence && t.machine.verdict != Unhealthy
+		states[i].Blind = e.sight.blind && t.witness.last == silence && t.machine.verdict() != Unhealthy
 	}
 	return states
 }
 
-// Sync says what is to be probed for owner from now on, and how. Endpoints that stay keep their
-// verdicts; where the check asks something else than before, or an endpoint is dialled elsewhere,
-// only their counts begin anew. IDs are unique; the order of endpoints means nothing, but one that
-// stays as it was is cheaper, and the very same list costs nothing: it is the engine's to keep. A
-// nil check is Forget.
+// Sync sets what is probed for owner from now on, and how. Endpoints that stay keep their verdicts.
+// Where the check asks something else than before, or an endpoint has another address to dial, its
+// counts start again at zero. IDs are unique. The order of endpoints does not matter, but an unchanged
+// order is cheaper, and the very same slice costs nothing. The engine keeps the slice, so it must not
+// be changed. With a nil check, Sync is Forget.
 func (e *Engine) Sync(key types.NamespacedName, check *Check, endpoints []Endpoint) {
 	if check == nil {
 		endpoints = nil
@@ -125,10 +129,10 @@ func (e *Engine) syncLocked(key types.NamespacedName, check *Check, endpoints []
 		o = &owner{key: key}
 		e.owners[key] = o
 	}
-	var news change
+	var difference change
 	if check == nil {
 		delete(e.owners, key)
-	} else if news = o.adopt(check); news == nothing && o.given(endpoints) {
+	} else if difference = o.replaceCheck(check); difference == nothing && o.has(endpoints) {
 		return false
 	}
 	o.endpoints = endpoints
@@ -137,37 +141,37 @@ func (e *Engine) syncLocked(key types.NamespacedName, check *Check, endpoints []
 		changed = true
 	}
 	for i, t := range o.targets {
-		changed = e.updateLocked(t, &endpoints[i], news) || changed
+		changed = e.updateLocked(t, &endpoints[i], difference) || changed
 	}
 	return changed
 }
 
-// change is what a new check means for the endpoints of the one before.
+// change says in which respect a check differs from the one before.
 type change uint8
 
 const (
 	nothing  change = iota
-	pace            // when probes begin, or what they count for
-	question        // what is asked: earlier answers are no answer to it
+	pace            // when probes begin, or how many make a verdict
+	question        // what is asked; earlier answers do not count
 )
 
-// adopt takes check over and tells in what it differs from the one before.
-func (o *owner) adopt(check *Check) change {
-	news := nothing
+// replaceCheck gives o a check, and returns in which respect it differs from the one before.
+func (o *owner) replaceCheck(check *Check) change {
+	difference := nothing
 	if rules := check.rules(); rules != o.rules || check.Suspended != o.suspended {
 		o.rules, o.suspended = rules, check.Suspended
-		news = pace
+		difference = pace
 	}
 	if o.check == nil || !check.asksTheSame(o.check) {
 		o.handler = newHandler(check)
-		news = question
+		difference = question
 	}
 	o.check = check
-	return news
+	return difference
 }
 
-// given reports whether endpoints are the list of the last Sync.
-func (o *owner) given(endpoints []Endpoint) bool {
+// has reports whether endpoints is the very slice of the last Sync.
+func (o *owner) has(endpoints []Endpoint) bool {
 	return len(endpoints) > 0 && len(endpoints) == len(o.endpoints) && &endpoints[0] == &o.endpoints[0]
 }
 
@@ -183,7 +187,7 @@ func sameIDs(targets []*target, endpoints []Endpoint) bool {
 	return true
 }
 
-// mergeLocked makes targets of endpoints: those that stay stay the same targets.
+// mergeLocked makes one target for each endpoint. An endpoint that stays keeps its target.
 func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 	old := o.targets
 	known := make(map[ID]*target, len(old))
@@ -195,82 +199,83 @@ func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 	for i, endpoint := range endpoints {
 		t := known[endpoint.ID]
 		if t == nil || !t.gone {
-			t = &target{Endpoint: endpoint, owner: o, heap: -1}
-			e.enlistLocked(t)
+			t = &target{Endpoint: endpoint, owner: o}
+			e.addLocked(t)
 		}
 		t.gone = false
 		o.targets[i] = t
 	}
 	for _, t := range old {
 		if t.gone {
-			e.retireLocked(t)
+			e.removeLocked(t)
 		}
 	}
 }
 
-// enlistLocked gives a target its first place in the schedule.
-func (e *Engine) enlistLocked(t *target) {
+// addLocked gives t a machine, and schedules its first probe.
+func (e *Engine) addLocked(t *target) {
 	now := e.now()
 	t.machine = newMachine(t.Seed, t.owner.rules, t.phase(), now)
 	e.sight.judged(&t.witness, t.origin(), t.Seed == Healthy)
 	e.scheduleLocked(t, now)
 }
 
-func (e *Engine) retireLocked(t *target) {
-	e.due.remove(t)
+func (e *Engine) removeLocked(t *target) {
+	e.due.Remove(t)
 	e.sight.gone(&t.witness, t.origin())
-	e.dropLocked(t)
+	e.cancelLocked(t)
 }
 
-// updateLocked takes over what is new for a target that stays, and reports whether anything is.
-func (e *Engine) updateLocked(t *target, endpoint *Endpoint, news change) bool {
+// updateLocked applies the difference of the check, and of the endpoint, to a target that stays. It
+// reports whether anything has changed.
+func (e *Engine) updateLocked(t *target, endpoint *Endpoint, difference change) bool {
 	if t.Dial != endpoint.Dial || t.Host != endpoint.Host {
 		t.Dial, t.Host = endpoint.Dial, endpoint.Host
-		news = question
+		difference = question
 	}
-	if news == question {
+	if difference == question {
 		t.machine = t.machine.forgetCounts()
 	}
-	if news == question || t.owner.suspended {
+	if difference == question || t.owner.suspended {
 		e.sight.forget(&t.witness, t.origin())
-		e.dropLocked(t)
+		e.cancelLocked(t)
 	}
-	if news > nothing {
+	if difference > nothing {
 		now := e.now()
 		t.machine = t.machine.spread(t.owner.rules, t.phase(), now)
 		e.scheduleLocked(t, now)
 	}
-	return news > nothing
+	return difference > nothing
 }
 
-// dropLocked has the loop cancel what is in flight and kept for t.
-func (e *Engine) dropLocked(t *target) {
+// cancelLocked makes the loop end the probes in flight and the kept connection of t.
+func (e *Engine) cancelLocked(t *target) {
 	if e.net != nil {
 		e.stale = append(e.stale, t)
 	}
 }
 
-// scheduleLocked puts t where its machine wants to be woken next.
+// scheduleLocked schedules what t's machine needs next.
 func (e *Engine) scheduleLocked(t *target, now instant) {
 	if e.net == nil || t.gone {
 		return
 	}
-	if !t.waiting {
-		t.due = never
-		if !t.owner.suspended {
-			t.due = e.nextLocked(t, now)
-		}
-		e.due.set(t, min(t.due, t.machine.wake()))
+	if t.queued {
+		e.due.set(t, t.machine.settlesAt())
 		return
 	}
-	e.due.set(t, t.machine.wake())
+	t.due = never
+	if !t.owner.suspended {
+		t.due = e.nextLocked(t, now)
+	}
+	e.due.set(t, min(t.due, t.machine.settlesAt()))
 }
 
-// nextLocked says when t's next probe begins. A prober that is blind asks who is silent no more
-// often than who answers.
+// nextLocked returns when t's next probe begins. While the prober is blind it probes silent endpoints
+// no more often than others.
 func (e *Engine) nextLocked(t *target, now instant) instant {
 	if e.sight.blind && t.witness.last == silence {
-		return t.machine.steady(t.owner.rules, t.phase(), now)
+		return t.machine.regular(t.owner.rules, t.phase(), now)
 	}
 	return t.machine.next(t.owner.rules, t.phase(), now)
 }
@@ -291,7 +296,7 @@ func (e *Engine) run(ctx context.Context, net network) error {
 	e.net = net
 	for _, o := range e.owners {
 		for _, t := range o.targets {
-			e.enlistLocked(t)
+			e.addLocked(t)
 		}
 	}
 	e.mu.Unlock()
@@ -303,7 +308,7 @@ func (e *Engine) run(ctx context.Context, net network) error {
 	})
 	l := newLoop(e, net)
 	for ctx.Err() == nil {
-		l.turn()
+		l.runOnce()
 	}
 	<-woken
 	l.shutdown()

@@ -667,7 +667,7 @@ func TestNothingLeaks(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if len(e.due.items) == 0 {
+	if e.due.Len() == 0 {
 		t.Error("nothing was scheduled")
 	}
 

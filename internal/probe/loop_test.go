@@ -448,7 +448,7 @@ func TestBlackHolesDelayNobody(t *testing.T) {
 // TestSlowPeersDelayNobody lets a tenant have far more probed than there is room for, by servers
 // that take their time. Only who owns them waits.
 func TestSlowPeersDelayNobody(t *testing.T) {
-	for _, took := range []time.Duration{slow - ms, 2900 * ms} {
+	for _, took := range []time.Duration{slowAfter - ms, 2900 * ms} {
 		t.Run(took.String(), func(t *testing.T) {
 			crowd := types.NamespacedName{Namespace: "crowd", Name: "slow"}
 			peers := func(e Endpoint) (outcome, time.Duration) {
@@ -471,7 +471,7 @@ func TestSlowPeersDelayNobody(t *testing.T) {
 				for _, endpoint := range list {
 					starts := n.of(endpoint)
 					for i, last := 0, from; i < len(starts); i++ {
-						if gap := starts[i].Sub(last); gap > check.Period+slow+50*ms { // at worst all room was just taken
+						if gap := starts[i].Sub(last); gap > check.Period+slowAfter+50*ms { // at worst all room was just taken
 							t.Errorf("%v was not probed for %v", endpoint.ID, gap)
 						}
 						last = starts[i]
@@ -605,12 +605,12 @@ func TestUsuallySlowIsSilent(t *testing.T) {
 	})
 }
 
-// TestSilentRoom compares the room with a naive count, and holds it to what it promises.
-func TestSilentRoom(t *testing.T) {
+// TestSlowProbePoolIsShared compares the pool with a naive count, and checks what its comment promises.
+func TestSlowProbePoolIsShared(t *testing.T) {
 	const size = 24
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
-		room := newSilentRoom(size)
+		pool := newSlowProbePool(size)
 		owners := make([]*owner, 1+random.IntN(30))
 		for i := range owners {
 			owners[i] = &owner{key: types.NamespacedName{Namespace: fmt.Sprint(i)}}
@@ -625,7 +625,7 @@ func TestSilentRoom(t *testing.T) {
 		leave := func(a *attempt) {
 			o := a.target.owner
 			held[o] = slices.DeleteFunc(held[o], func(other *attempt) bool { return other == a })
-			room.leave(a)
+			pool.leave(a)
 		}
 		for range 2000 {
 			o := owners[min(random.IntN(len(owners)), random.IntN(len(owners)))]
@@ -635,34 +635,34 @@ func TestSilentRoom(t *testing.T) {
 					leave(held[o][random.IntN(len(held[o]))])
 				}
 			case 1:
-				room.push(&target{owner: o})
+				pool.push(&target{owner: o})
 				waits[o]++
 			case 2:
-				if first := room.first(); first != nil {
+				if first := pool.first(); first != nil {
 					for other, n := range waits {
 						if n > 0 && len(held[other]) < len(held[first.owner]) {
 							t.Fatalf("it is the turn of one who holds %d, another holds %d", len(held[first.owner]), len(held[other]))
 						}
 					}
-					room.pop()
+					pool.pop()
 					waits[first.owner]--
 				}
 			default:
 				a := &attempt{target: &target{owner: o}}
-				if giving := room.giving(a.target); total() == size && giving != nil {
-					g := giving.target.owner
+				if preempted := pool.toPreempt(a.target); total() == size && preempted != nil {
+					g := preempted.target.owner
 					for _, other := range owners {
 						if len(held[other]) > len(held[g]) {
 							t.Fatal("another one holds more")
 						}
 					}
-					if giving != held[g][len(held[g])-1] {
+					if preempted != held[g][len(held[g])-1] {
 						t.Fatal("it gives up one that isn't its newest")
 					}
 					if len(held[g])-1 < len(held[o])+1 {
 						t.Fatal("who gives holds less than who gets")
 					}
-					leave(giving)
+					leave(preempted)
 				} else if total() == size {
 					for _, other := range owners {
 						if len(held[other]) > len(held[o])+1 {
@@ -671,11 +671,11 @@ func TestSilentRoom(t *testing.T) {
 					}
 					continue
 				}
-				room.take(a)
+				pool.take(a)
 				held[o] = append(held[o], a)
 			}
-			if room.held != total() || room.full() != (total() == size) {
-				t.Fatalf("%d places are taken, not %d", total(), room.held)
+			if pool.held != total() || pool.full() != (total() == size) {
+				t.Fatalf("%d places are taken, not %d", total(), pool.held)
 			}
 		}
 		for _, o := range owners {
@@ -683,11 +683,11 @@ func TestSilentRoom(t *testing.T) {
 				leave(held[o][0])
 			}
 		}
-		for room.first() != nil {
-			room.pop()
+		for pool.first() != nil {
+			pool.pop()
 		}
-		if len(room.shares) != 0 {
-			t.Fatalf("%d namespaces are kept for nothing", len(room.shares))
+		if len(pool.shares) != 0 {
+			t.Fatalf("%d namespaces are kept for nothing", len(pool.shares))
 		}
 	}
 }
@@ -714,7 +714,7 @@ func TestDetection(t *testing.T) {
 				if test.hint {
 					n.hint(e.owners[owner1].targets[0])
 				}
-				for e.machineOf(endpoints(1, Unknown)[0]).verdict == Healthy {
+				for e.machineOf(endpoints(1, Unknown)[0]).verdict() == Healthy {
 					settled(ms)
 				}
 				if took := time.Since(death); took > test.bound+3*tick {
@@ -816,7 +816,7 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 				settled(12 * sec)
 				expect(t, e, Healthy)
 				n.become(refuses)
-				for e.machineOf(one[0]).failures < 2 {
+				for e.machineOf(one[0]).failures() < 2 {
 					settled(100 * ms)
 				}
 				moved := slices.Clone(one)
@@ -825,7 +825,7 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 				}
 				e.Sync(owner1, with(tcpCheck(), change), moved)
 				before := len(n.of(one[0]))
-				for e.machineOf(one[0]).verdict == Healthy {
+				for e.machineOf(one[0]).verdict() == Healthy {
 					settled(100 * ms)
 				}
 				if failed := len(n.of(one[0])) - before; failed != 3 {
@@ -1063,13 +1063,13 @@ func TestLateProcessFindsTheSilent(t *testing.T) {
 				check := tcpCheck()
 				e.Sync(owner1, check, endpoints(1, Healthy))
 				begun := time.Now()
-				for e.machineOf(endpoints(1, Healthy)[0]).verdict == Healthy && time.Since(begun) < time.Hour {
+				for e.machineOf(endpoints(1, Healthy)[0]).verdict() == Healthy && time.Since(begun) < time.Hour {
 					settled(50 * ms)
 				}
-				turn := late + glance + tick
+				turn := late + maxWait + tick
 				bound := check.Period + 2*check.Confirm + 3*turn + check.Timeout
-				if turn > stall {
-					bound += check.Timeout / glance * turn
+				if turn > maxCounted {
+					bound += check.Timeout / maxWait * turn
 				}
 				if took := time.Since(begun); took > bound {
 					t.Errorf("found after %v, want at most %v", took, bound)

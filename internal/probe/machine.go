@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// instant is a point in time: what has passed since an hour before the engine was made. The zero
-// instant is therefore long ago, for every delay that the engine knows but a period.
+// instant is a point in time, as the time since one hour before the engine was made. So the zero
+// instant is earlier than any delay that the engine knows, except a period.
 type instant = time.Duration
 
 const (
@@ -15,8 +15,8 @@ const (
 	// never is later than every instant.
 	never instant = math.MaxInt64
 
-	// dampWindow is the time within which the third recovery is held back, and for which a return
-	// holds it back.
+	// dampWindow is the time within which a third recovery is held back. A recovery is published no
+	// sooner than dampWindow after the one that was published before it.
 	dampWindow = time.Minute
 )
 
@@ -30,17 +30,18 @@ type rules struct {
 type result uint8
 
 const (
-	unknown result = iota // it could not be run, or not to its end
+	unknown result = iota // the probe could not be run, or not to its end
 	success
 	failure
 )
 
-// cause is why a probe failed: one of the Reason constants, and what was seen and what was
-// expected, in a phrase for people; "" where the reason says it all. It holds no byte that the peer
-// chose, but for numbers.
-type cause struct{ reason, detail string }
+// cause is why a probe failed. It holds no byte that the peer chose, except numbers.
+type cause struct {
+	reason string // one of the Reason constants
+	detail string // what was seen and what was expected, for people; "" where reason says it all
+}
 
-// outcome is a result with, for a failure, its cause.
+// outcome is a result. For a failure it has the cause.
 type outcome struct {
 	result result
 	cause
@@ -55,41 +56,39 @@ func failedWith(reason, detail string) outcome {
 	return outcome{result: failure, cause: cause{reason: reason, detail: detail}}
 }
 
-// machine is the threshold machine of one endpoint. Its methods are pure: they take the rules and
-// the time, and the next machine is what they return. The zero machine has no verdict.
+// machine is the threshold machine of one endpoint. Its methods are pure: each takes the rules and
+// the time, and returns the next machine. The zero machine has no verdict.
 //
-// Counts make the bare verdict. The verdict that is told follows it at once but in one case: of an
-// endpoint that keeps recovering the return is held back.
+// Consecutive results make the raw verdict. The published verdict follows it at once, with one
+// exception: the recovery of an endpoint that keeps recovering is held back.
 type machine struct {
-	verdict Verdict // what is told
-	bare    Verdict // what the counts alone say
-	cause   cause   // of an Unhealthy verdict
+	rawVerdict Verdict
+	held       bool  // rawVerdict is Healthy, and the published verdict is still Unhealthy
+	cause      cause // of a published verdict that is Unhealthy
 
-	failures, successes int32   // consecutive ones against the bare verdict
-	last                instant // start of the newest probe
-	inFlight            int32
-	fresh               int32  // of those, how many began since the last success
-	serial              uint32 // number of the newest probe
-	cleared             uint32 // number of the newest probe at the last success
+	streakResult result // the newest result that is not unknown
+	streakReason string // the reason of the newest failure
+	streak       int32  // consecutive results that are streakResult
+	sameReason   int32  // consecutive failures for streakReason
 
-	other  cause // of the newest failures, where its reason is not the one that is told
-	others int32 // how many consecutive failures agree on the reason of other
+	last       instant // the start of the newest probe
+	inFlight   int32
+	fresh      int32  // of those in flight, how many began after the last success
+	generation uint32 // how many successes there have been
 
-	recoveries [2]instant // the last two bare ones, the older first
-	returned   instant    // when a recovery was last told
-	doubtful   bool       // a silence that would have made it Unhealthy was not believed
-	flapping   bool       // a return was held back, and the last recovery is less than dampWindow ago
-	probed     bool
+	recoveries [2]instant // the last two recoveries of the raw verdict, the older first
+	published  instant    // when a recovery was published last
+	doubtful   bool       // a silence that would have made the endpoint Unhealthy was not believed
+	flapping   bool       // a recovery was held back, and the last one is less than dampWindow ago
 }
 
-// newMachine returns the machine of an endpoint that comes new at now.
+// newMachine returns the machine of an endpoint that is added at now.
 func newMachine(seed Verdict, r rules, phase uint64, now instant) machine {
-	return machine{verdict: seed, bare: seed}.spread(r, phase, now)
+	return machine{rawVerdict: seed}.spread(r, phase, now)
 }
 
-// spread postpones a probe that would begin at once by a part of the confirm interval, or of the
-// period where that is shorter, so that endpoints which come or change together don't begin
-// together.
+// spread delays a probe that would begin at once, by a part of the confirm interval or of the period,
+// the shorter of them. So endpoints that are added or changed together do not begin together.
 func (m machine) spread(r rules, phase uint64, now instant) machine {
 	if m.next(r, phase, now) <= now {
 		m.last = now + fraction(min(r.confirm, r.period), phase) - r.confirm
@@ -97,129 +96,151 @@ func (m machine) spread(r rules, phase uint64, now instant) machine {
 	return m
 }
 
-// state is what is told.
-func (m machine) state() State {
-	return State{Verdict: m.verdict, Reason: m.cause.reason, Detail: m.cause.detail, Flapping: m.flapping && m.verdict == Unhealthy, Probed: m.probed}
+// verdict returns the published verdict.
+func (m machine) verdict() Verdict {
+	if m.held {
+		return Unhealthy
+	}
+	return m.rawVerdict
 }
 
-// start counts a probe that begins. Its number is the next machine's serial.
+// state returns what is published.
+func (m machine) state() State {
+	verdict := m.verdict()
+	return State{
+		Verdict: verdict, Reason: m.cause.reason, Detail: m.cause.detail,
+		Flapping: m.flapping && verdict == Unhealthy, Probed: m.streakResult != unknown,
+	}
+}
+
+func (m machine) successes() int { return m.consecutive(success) }
+func (m machine) failures() int  { return m.consecutive(failure) }
+
+func (m machine) consecutive(r result) int {
+	if m.streakResult != r {
+		return 0
+	}
+	return int(m.streak)
+}
+
+// start counts a probe that begins. The probe belongs to the machine's generation.
 func (m machine) start(now instant) machine {
 	m.last = now
 	m.inFlight++
 	m.fresh++
-	m.serial++
 	return m
 }
 
-// end counts the probe of that number, which has ended.
-func (m machine) end(r rules, serial uint32, o outcome, now instant) machine {
+// end counts a probe of that generation, which has ended.
+func (m machine) end(r rules, generation uint32, o outcome, now instant) machine {
 	m.inFlight--
-	if serial > m.cleared {
+	if generation == m.generation {
 		m.fresh--
 	}
+
 	switch o.result {
 	case success:
-		m.probed = true
-		m.failures, m.others, m.doubtful = 0, 0, false
-		m.fresh, m.cleared = 0, m.serial
-		if m.bare != Healthy {
-			if m.successes++; int(m.successes) >= r.rise {
-				m = m.recover(now)
-			}
+		m = m.count(o)
+		m.fresh, m.doubtful = 0, false
+		m.generation++
+		if m.rawVerdict != Healthy && m.successes() >= r.rise {
+			m = m.recover(now)
 		}
 	case failure:
-		m.probed = true
-		m.successes = 0
-		m = m.blame(r, o.cause)
-		if m.bare != Unhealthy {
-			if m.failures++; int(m.failures) >= r.fall {
-				m.bare, m.verdict, m.cause = Unhealthy, Unhealthy, o.cause
-				m.failures, m.others, m.doubtful = 0, 0, false
-			}
+		m = m.count(o)
+		switch {
+		case m.rawVerdict == Unhealthy:
+			m = m.updateReason(r, o.cause)
+		case m.failures() >= r.fall:
+			m.rawVerdict, m.held, m.cause, m.doubtful = Unhealthy, false, o.cause, false
 		}
 	}
 	return m.settle(now)
 }
 
-// recover turns the bare verdict to Healthy. From the third recovery within dampWindow on, the
-// verdict that is told does not follow before dampWindow has passed since it last did; settle sees
-// to that.
-func (m machine) recover(now instant) machine {
-	m.successes = 0
-	if m.bare == Unknown {
-		m.bare, m.verdict = Healthy, Healthy
-		return m
+// count adds o to the consecutive results.
+func (m machine) count(o outcome) machine {
+	if o.result != m.streakResult {
+		m.streakResult, m.streak, m.sameReason = o.result, 0, 0
 	}
-	m.bare = Healthy
-	m.flapping = now-m.recoveries[0] <= dampWindow
-	m.recoveries = [2]instant{m.recoveries[1], now}
+	if o.reason != m.streakReason {
+		m.streakReason, m.sameReason = o.reason, 0
+	}
+	m.streak++
+	m.sameReason++
 	return m
 }
 
-// held reports whether a return has not been told yet.
-func (m machine) held() bool { return m.bare == Healthy && m.verdict == Unhealthy }
-
-// settle tells a return that nothing holds back or whose delay is over, and ends the flapping of an
-// endpoint that has not recovered for dampWindow.
-func (m machine) settle(now instant) machine {
-	if m.held() && (!m.flapping || now >= m.returned+dampWindow) {
-		m.verdict, m.cause, m.returned = Healthy, cause{}, now
+// recover turns the raw verdict to Healthy. From the third recovery within dampWindow on, settle
+// publishes it later.
+func (m machine) recover(now instant) machine {
+	if m.rawVerdict == Unhealthy {
+		m.held = true
+		m.flapping = now-m.recoveries[0] <= dampWindow
+		m.recoveries = [2]instant{m.recoveries[1], now}
 	}
-	if !m.held() && now-m.recoveries[1] >= dampWindow {
+	m.rawVerdict = Healthy
+	return m
+}
+
+// settle publishes a recovery that may be published by now, and ends the flapping of an endpoint that
+// has not recovered for dampWindow.
+func (m machine) settle(now instant) machine {
+	if m.held && (!m.flapping || now >= m.published+dampWindow) {
+		m.held, m.cause, m.published = false, cause{}, now
+	}
+	if !m.held && now-m.recoveries[1] >= dampWindow {
 		m.flapping = false
 	}
 	return m
 }
 
-// blame replaces the cause of an Unhealthy verdict once as many consecutive failures as make a
-// verdict agree on another reason, so that a peer which fails now this way and now that doesn't
-// change what is told with every probe.
-func (m machine) blame(r rules, c cause) machine {
-	if m.bare != Unhealthy || c.reason == m.cause.reason {
-		m.others = 0
-		return m
-	}
-	if c.reason != m.other.reason {
-		m.other, m.others = c, 0
-	}
-	if m.others++; m.cause.reason == "" || int(m.others) >= r.fall {
-		m.cause, m.others = c, 0
+// updateReason replaces the cause of an Unhealthy verdict by c, the cause of the newest failure. It
+// waits until as many failures in a row as make a verdict agree on another reason. So an endpoint
+// that fails for changing reasons does not change its state with every probe.
+func (m machine) updateReason(r rules, c cause) machine {
+	if c.reason != m.cause.reason && (m.cause.reason == "" || int(m.sameReason) >= r.fall) {
+		m.cause = c
 	}
 	return m
 }
 
-// forgetCounts makes the machine ready for a check that asks something else: what was counted says
-// nothing about it, the verdict stays.
+// forgetCounts prepares the machine for a check that asks something else. Earlier results say nothing
+// about it. The verdict stays.
 func (m machine) forgetCounts() machine {
-	m.failures, m.successes, m.others, m.doubtful = 0, 0, 0, false
+	m.streak, m.sameReason, m.doubtful = 0, 0, false
 	return m
 }
 
-// condemned reports whether after, which comes of m, makes the endpoint Unhealthy.
-func (m machine) condemned(after machine) bool { return m.bare != Unhealthy && after.bare == Unhealthy }
+// turnsUnhealthy reports whether the raw verdict is Unhealthy in after, and is not in m.
+func (m machine) turnsUnhealthy(after machine) bool {
+	return m.rawVerdict != Unhealthy && after.rawVerdict == Unhealthy
+}
 
-// next says when the next probe begins, never where first one in flight has to end. phase is the
-// endpoint's.
+// next returns when the next probe begins. It returns never where a probe in flight has to end first.
+// phase is that of the endpoint.
 //
-// While the verdict is in doubt probes follow one another at the confirm interval and don't wait
-// for one another, but no more are in flight than could still be needed. Else one probe begins in
-// each period. A probe of a healthy endpoint that stays unanswered is a doubt too, unless one that
-// began earlier has succeeded since.
+// While the verdict is in doubt one probe begins in each confirm interval, whether or not the one
+// before has ended. No more are in flight than the verdict may still need. Without doubt one probe
+// begins in each period. A Healthy endpoint is in doubt while a probe is unanswered, too, unless a
+// probe that began earlier has succeeded since.
 func (m machine) next(r rules, phase uint64, now instant) instant {
-	var doubt, room bool
-	switch m.bare {
+	var doubt, needed bool
+	inFlight := int(m.inFlight)
+	switch m.rawVerdict {
 	case Healthy:
-		doubt = m.failures > 0 || m.fresh > 0 || m.doubtful
-		room = int(m.failures+m.inFlight) < r.fall
+		doubt = m.failures() > 0 || m.fresh > 0 || m.doubtful
+		needed = m.failures()+inFlight < r.fall
 	case Unhealthy:
-		doubt = m.successes > 0
-		room = doubt && int(m.successes+m.inFlight) < r.rise
+		doubt = m.successes() > 0
+		needed = doubt && m.successes()+inFlight < r.rise
 	default:
 		doubt = true
-		room = int(max(m.failures, m.successes)+m.inFlight) < max(r.rise, r.fall)
+		needed = int(m.streak)+inFlight < max(r.rise, r.fall)
 	}
+
 	switch {
-	case !room && m.inFlight > 0: // with none in flight there is room, though a threshold that was lowered may be passed
+	case !needed && inFlight > 0: // with none in flight one is needed even past a threshold that was lowered
 		return never
 	case doubt:
 		return m.last + r.confirm
@@ -228,18 +249,18 @@ func (m machine) next(r rules, phase uint64, now instant) instant {
 	}
 }
 
-// steady is next without any doubt: one probe begins in each period.
-func (m machine) steady(r rules, phase uint64, now instant) instant {
+// regular returns when the next probe begins where there is no doubt: one in each period.
+func (m machine) regular(r rules, phase uint64, now instant) instant {
 	if m.inFlight > 0 {
 		return never
 	}
 	return slot(max(m.last, now), r.period, phase)
 }
 
-// wake says when settle has something to do, never where it has nothing.
-func (m machine) wake() instant {
-	if m.held() {
-		return m.returned + dampWindow
+// settlesAt returns when settle has something to publish, or never.
+func (m machine) settlesAt() instant {
+	if m.held {
+		return m.published + dampWindow
 	}
 	return never
 }

@@ -17,7 +17,7 @@ const (
 // probe runs one probe that takes no time.
 func (m machine) probe(r rules, o outcome, now instant) machine {
 	m = m.start(now)
-	return m.end(r, m.serial, o, now)
+	return m.end(r, m.generation, o, now)
 }
 
 func TestMachineSteps(t *testing.T) {
@@ -118,10 +118,10 @@ func TestMachineReturnsByTimeAlone(t *testing.T) {
 		m = m.probe(r, outcome{result: []result{failure, success}[i%2]}, at)
 	}
 	wake := epochOffset + 3*sec + dampWindow // the second return was told after 3 s
-	if m.wake() != wake {
-		t.Fatalf("wakes at %v, want %v", m.wake(), wake)
+	if m.settlesAt() != wake {
+		t.Fatalf("wakes at %v, want %v", m.settlesAt(), wake)
 	}
-	if m.settle(wake-1).verdict != Unhealthy || m.settle(wake).verdict != Healthy || m.settle(wake).wake() != never {
+	if m.settle(wake-1).verdict() != Unhealthy || m.settle(wake).verdict() != Healthy || m.settle(wake).settlesAt() != never {
 		t.Error("the return is not told exactly then")
 	}
 }
@@ -135,9 +135,9 @@ func TestMachineFlappingWrites(t *testing.T) {
 	var changes []instant
 	for i := range 6000 {
 		at := epochOffset + time.Duration(i)*100*ms
-		before := m.verdict
+		before := m.verdict()
 		m = m.settle(at).probe(r, outcome{result: []result{success, failure}[i/5%2]}, at)
-		if m.verdict != before {
+		if m.verdict() != before {
 			changes = append(changes, at)
 		}
 	}
@@ -160,7 +160,7 @@ func TestMachineFlappingWrites(t *testing.T) {
 // model does what the machine does, from the whole history and without cleverness.
 type model struct {
 	history []result // what counts, since the question last changed
-	bare    Verdict
+	raw     Verdict
 	told    Verdict
 
 	recoveries []instant
@@ -186,17 +186,17 @@ func (o *model) end(r rules, kind result, now instant) {
 	o.history = append(o.history, kind)
 	switch {
 	case kind == failure && o.run(r.fall, failure):
-		o.bare, o.told = Unhealthy, Unhealthy
-	case kind == success && o.run(r.rise, success) && o.bare == Unknown:
-		o.bare, o.told = Healthy, Healthy
-	case kind == success && o.run(r.rise, success) && o.bare == Unhealthy:
-		o.bare = Healthy
+		o.raw, o.told = Unhealthy, Unhealthy
+	case kind == success && o.run(r.rise, success) && o.raw == Unknown:
+		o.raw, o.told = Healthy, Healthy
+	case kind == success && o.run(r.rise, success) && o.raw == Unhealthy:
+		o.raw = Healthy
 		o.recoveries = append(o.recoveries, now)
 	}
 }
 
 func (o *model) settle(now instant) {
-	if o.bare != Healthy || o.told != Unhealthy {
+	if o.raw != Healthy || o.told != Unhealthy {
 		return
 	}
 	last := o.recoveries[len(o.recoveries)-1]
@@ -217,7 +217,7 @@ func FuzzMachineAgainstModel(f *testing.F) {
 		steps = steps[:min(len(steps), 500)]
 		now := epochOffset
 		m := newMachine(Verdict(seed%3), r, 1<<60, now)
-		o := &model{bare: Verdict(seed % 3), told: Verdict(seed % 3)}
+		o := &model{raw: Verdict(seed % 3), told: Verdict(seed % 3)}
 		for i, step := range steps {
 			now += 100 * ms
 			switch {
@@ -233,11 +233,11 @@ func FuzzMachineAgainstModel(f *testing.F) {
 				o.end(r, kind, now)
 			}
 			o.settle(now)
-			if m.verdict != o.told || m.bare != o.bare || m.inFlight != 0 || m.fresh != 0 {
-				t.Fatalf("step %d: verdict %v, bare %v; the model says %v, %v", i, m.verdict, m.bare, o.told, o.bare)
+			if m.verdict() != o.told || m.rawVerdict != o.raw || m.inFlight != 0 || m.fresh != 0 {
+				t.Fatalf("step %d: verdict %v, raw verdict %v; the model says %v, %v", i, m.verdict(), m.rawVerdict, o.told, o.raw)
 			}
-			if m.wake() != never && m.wake() <= now {
-				t.Fatalf("step %d: a return that is due at %v is not told at %v", i, m.wake(), now)
+			if m.settlesAt() != never && m.settlesAt() <= now {
+				t.Fatalf("step %d: a return that is due at %v is not told at %v", i, m.settlesAt(), now)
 			}
 			if next := m.next(r, 1<<60, now); next <= m.last || next > max(now, m.last)+r.period {
 				t.Fatalf("step %d: the next probe at %v after one at %v", i, next, m.last)
@@ -287,14 +287,14 @@ func TestMachineDetects(t *testing.T) {
 func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(instant) (outcome, time.Duration)) instant {
 	t.Helper()
 	type end struct {
-		at     instant
-		serial uint32
+		at         instant
+		generation uint32
 		outcome
 	}
 	now := epochOffset
 	m := newMachine(Healthy, r, phase, now)
 	var flying []end
-	for m.verdict == Healthy {
+	for m.verdict() == Healthy {
 		next := m.next(r, phase, now)
 		slices.SortStableFunc(flying, func(a, b end) int { return int(a.at - b.at) })
 		if len(flying) > r.fall {
@@ -302,7 +302,7 @@ func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(inst
 		}
 		if len(flying) > 0 && flying[0].at <= next {
 			now = max(now, flying[0].at)
-			m = m.end(r, flying[0].serial, flying[0].outcome, now)
+			m = m.end(r, flying[0].generation, flying[0].outcome, now)
 			flying = flying[1:]
 			continue
 		}
@@ -312,7 +312,7 @@ func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(inst
 		now = max(now, next)
 		m = m.start(now)
 		o, took := peer(now)
-		flying = append(flying, end{now + took, m.serial, o})
+		flying = append(flying, end{now + took, m.generation, o})
 		if now > death+time.Hour {
 			t.Fatal("the death is never known")
 		}
@@ -336,46 +336,4 @@ func TestSlots(t *testing.T) {
 			}
 		}
 	}
-}
-
-// heapItem is an item of the queue that is tested.
-type heapItem struct{ at int32 }
-
-func (h *heapItem) place() *int32 { return &h.at }
-
-func FuzzQueueAgainstSlice(f *testing.F) {
-	f.Add([]byte{1, 2, 3, 4, 200, 7, 0, 255, 9})
-	f.Fuzz(func(t *testing.T, steps []byte) {
-		items := make([]heapItem, 16)
-		dues := map[*heapItem]instant{}
-		for i := range items {
-			items[i].at = -1
-		}
-		var q queue[*heapItem]
-		for i, step := range steps {
-			item := &items[step%16]
-			switch step / 16 {
-			case 0:
-				q.remove(item)
-				delete(dues, item)
-			case 1:
-				item, due, ok := q.pop(instant(i))
-				if want, has := dues[item]; ok && (!has || want != due || due > instant(i)) {
-					t.Fatalf("popped %v, want %v", due, want)
-				}
-				delete(dues, item)
-			default:
-				due := instant(step) * 7 % 64
-				q.set(item, due)
-				dues[item] = due
-			}
-			least := never
-			for _, due := range dues {
-				least = min(least, due)
-			}
-			if len(q.items) != len(dues) || q.next() != least {
-				t.Fatalf("step %d: %d items, next %v; want %d, %v", i, len(q.items), q.next(), len(dues), least)
-			}
-		}
-	})
 }

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/external-backend/operator/internal/priorityqueue"
 )
 
-// slot returns the first regular start after t. The regular starts of an endpoint lie one period
-// apart, at a place within the period that its phase alone decides: whatever happens to many
-// endpoints at once, they don't bunch after it. The place is at a tick of the loop, which begins
-// none between two.
+// slot returns the first regular start after t. The regular starts of an endpoint are one period
+// apart, and its phase alone decides where in the period they are. So endpoints do not bunch,
+// whatever happens to many of them at once. A start is at a tick of the loop, because the loop begins
+// no probe between two ticks.
 func slot(t instant, period time.Duration, phase uint64) instant {
 	offset := fraction(period, phase).Truncate(tick)
 	n := (t - offset) / period
@@ -21,21 +23,22 @@ func slot(t instant, period time.Duration, phase uint64) instant {
 	return (n+1)*period + offset
 }
 
-// replacedAt returns when an endpoint's kept connection was last to be replaced: one that was
-// dialled earlier carries no further probes. The times lie maxReuse apart and are spread like the
-// starts, but not in step with them. So endpoints that came together don't dial together ever
-// after.
+// replacedAt returns the last time, up to t, at which an endpoint's kept connection had to be
+// replaced. A connection that was dialled earlier carries no further probes. These times are maxReuse
+// apart. They are spread like the regular starts, but not in step with them, so endpoints that were
+// added together do not dial together for ever.
 func replacedAt(t instant, phase uint64) instant {
 	return slot(t, maxReuse, bits.RotateLeft64(phase, 32)) - maxReuse
 }
 
-// fraction returns the share of d, 0 included and d not, that phase stands for.
+// fraction returns the part of d that phase stands for. It is at least 0 and less than d.
 func fraction(d time.Duration, phase uint64) time.Duration {
 	high, _ := bits.Mul64(uint64(d), phase)
 	return time.Duration(high)
 }
 
-// phaseOf returns an endpoint's phase, spread evenly over all values and the same in every process.
+// phaseOf returns an endpoint's phase. Phases are spread evenly over all values, and are the same in
+// every process.
 func phaseOf(owner types.NamespacedName, id ID) uint64 {
 	h := fnv.New64a()
 	for _, s := range []string{owner.Namespace, owner.Name, id.Target} {
@@ -46,112 +49,47 @@ func phaseOf(owner types.NamespacedName, id ID) uint64 {
 	h.Write(addr[:])
 	h.Write([]byte{byte(id.Port >> 8), byte(id.Port)})
 
-	// FNV leaves the high bits of similar keys alike; two multiplications spread them.
+	// FNV leaves the high bits of similar keys alike. Two multiplications spread them.
 	x := h.Sum64()
 	x = (x ^ x>>32) * 0x9e3779b97f4a7c15
 	x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
 	return x ^ x>>32
 }
 
-// queue is a binary heap of items by due time. An item knows its place, so that it can be moved and
-// removed.
-type queue[T queued] struct{ items []entry[T] }
-
-// queued is an item of a queue: place is its index, -1 while it is in none.
-type queued interface {
-	comparable
-	place() *int32
+// schedule is a queue of items by the time at which they are due.
+type schedule[T priorityqueue.Item] struct {
+	priorityqueue.Queue[dueTime, T]
 }
 
-type entry[T queued] struct {
-	due  instant
-	item T
-}
+type dueTime instant
 
-// next returns the earliest due time, never where the queue is empty.
-func (q *queue[T]) next() instant {
-	if len(q.items) == 0 {
-		return never
+// Before implements priorityqueue.Key.
+func (d dueTime) Before(other dueTime) bool { return d < other }
+
+// next returns the earliest due time, or never where the schedule is empty.
+func (s *schedule[T]) next() instant {
+	if _, due, ok := s.First(); ok {
+		return instant(due)
 	}
-	return q.items[0].due
+	return never
 }
 
-// pop removes the earliest item if it is due at now.
-func (q *queue[T]) pop(now instant) (item T, due instant, ok bool) {
-	if q.next() > now || len(q.items) == 0 {
+// popDue removes and returns the earliest item, if it is due at now.
+func (s *schedule[T]) popDue(now instant) (item T, due instant, ok bool) {
+	item, key, ok := s.First()
+	if !ok || instant(key) > now {
 		return item, 0, false
 	}
-	e := q.items[0]
-	q.remove(e.item)
-	return e.item, e.due, true
+	s.Remove(item)
+	return item, instant(key), true
 }
 
-// set puts item at due, wherever it was before; never removes it.
-func (q *queue[T]) set(item T, due instant) {
+// set schedules item at due, whether or not it was scheduled before. It removes an item that is never
+// due.
+func (s *schedule[T]) set(item T, due instant) {
 	if due == never {
-		q.remove(item)
-		return
+		s.Remove(item)
+	} else {
+		s.Set(item, dueTime(due))
 	}
-	i := int(*item.place())
-	if i < 0 {
-		i = len(q.items)
-		q.items = append(q.items, entry[T]{})
-	}
-	q.put(i, entry[T]{due, item})
-	q.down(q.up(i))
-}
-
-// remove takes item out, if it is in.
-func (q *queue[T]) remove(item T) {
-	i := int(*item.place())
-	if i < 0 {
-		return
-	}
-	*item.place() = -1
-	end := len(q.items) - 1
-	moved := q.items[end]
-	q.items[end] = entry[T]{}
-	q.items = q.items[:end]
-	if i < end {
-		q.put(i, moved)
-		q.down(q.up(i))
-	}
-}
-
-func (q *queue[T]) put(i int, e entry[T]) {
-	q.items[i] = e
-	*e.item.place() = int32(i)
-}
-
-func (q *queue[T]) up(i int) int {
-	e := q.items[i]
-	for i > 0 {
-		parent := (i - 1) / 2
-		if q.items[parent].due <= e.due {
-			break
-		}
-		q.put(i, q.items[parent])
-		i = parent
-	}
-	q.put(i, e)
-	return i
-}
-
-func (q *queue[T]) down(i int) {
-	e := q.items[i]
-	for {
-		child := 2*i + 1
-		if child >= len(q.items) {
-			break
-		}
-		if child+1 < len(q.items) && q.items[child+1].due < q.items[child].due {
-			child++
-		}
-		if e.due <= q.items[child].due {
-			break
-		}
-		q.put(i, q.items[child])
-		i = child
-	}
-	q.put(i, e)
 }

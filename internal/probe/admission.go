@@ -1,0 +1,125 @@
+package probe
+
+import "time"
+
+// hintLocked schedules a probe of t at once, unless one is in flight anyway.
+func (l *loop) hintLocked(t *target, now instant) {
+	if !t.gone && !t.queued && !t.owner.suspended && t.machine.inFlight == 0 {
+		t.due = now
+		l.due.set(t, now)
+	}
+}
+
+// queueDueLocked queues the targets whose probe is due.
+func (l *loop) queueDueLocked(now instant) {
+	for {
+		t, _, ok := l.due.popDue(now)
+		if !ok {
+			return
+		}
+		l.replaceMachineLocked(t, t.machine.settle(now))
+		if t.due <= now {
+			l.queueLocked(t, t.due)
+		}
+		l.scheduleLocked(t, now)
+	}
+}
+
+// queueLocked queues t for a probe that is due at due.
+func (l *loop) queueLocked(t *target, due instant) {
+	if t.queued {
+		return
+	}
+	t.queued, t.due = true, due
+	if t.slow {
+		l.slow.push(t)
+	} else {
+		l.fast.Push(t.owner.key.Namespace, t)
+	}
+}
+
+// admitLocked begins the probes of the targets that are queued, as far as there are places. Of the
+// first fast and the first slow target, the one that has been due longer comes first.
+//
+// A slow probe that is preempted here was not begun in the same run, because slow probes begin in the
+// order of what their namespaces hold.
+func (l *loop) admitLocked(now instant) {
+	for len(l.begun) < maxBegun {
+		fast, slow := l.admissibleLocked()
+		switch {
+		case fast != nil && (slow == nil || fast.due <= slow.due):
+			l.fast.Pop()
+			l.beginLocked(fast, false, now)
+		case slow != nil:
+			l.slow.pop()
+			l.beginLocked(slow, true, now)
+		default:
+			l.waiting = false
+			return
+		}
+	}
+	l.waiting = true
+}
+
+// admissibleLocked returns the first fast and the first slow target that are queued, each nil where
+// there is no place for it. A slow one may take the place of another slow probe.
+func (l *loop) admissibleLocked() (fast, slow *target) {
+	free := l.inFlight.Len() < l.options.MaxConcurrent
+	if free {
+		fast, _ = l.fast.First()
+	}
+	slow = l.slow.first()
+	if slow == nil {
+		return fast, nil
+	}
+	if l.slow.full() {
+		free = l.slow.toPreempt(slow) != nil
+	}
+	if !free {
+		slow = nil
+	}
+	return fast, slow
+}
+
+// beginLocked begins a probe of t, unless t no longer needs one. slow reports whether t was queued
+// among the slow ones, which have a place for it.
+func (l *loop) beginLocked(t *target, slow bool, now instant) {
+	t.queued = false
+	if t.gone {
+		return
+	}
+	o := t.owner
+	needless := t.machine.inFlight > 0 && t.machine.next(o.rules, t.phase(), now) > now
+	if !o.suspended && !needless {
+		l.metrics.begun(o.handler.kind, now-t.due, o.rules.period)
+		a := l.newAttemptLocked(t, now)
+		look := a.deadline
+		if slow {
+			l.becomesSlow(a)
+		} else {
+			look = min(look, now+patience(t.lastDuration))
+		}
+		l.inFlight.set(a, look)
+		l.begun = append(l.begun, a)
+	}
+	l.scheduleLocked(t, now)
+}
+
+// newAttemptLocked makes a probe of t that begins now.
+func (l *loop) newAttemptLocked(t *target, now instant) *attempt {
+	rules := t.owner.rules
+	// The machine counts from the tick. Otherwise each confirmation would come a part of a tick later
+	// than the one before.
+	t.machine = t.machine.start(now.Truncate(tick))
+	a := &attempt{
+		target: t, handler: t.owner.handler, endpoint: t.Endpoint,
+		keep: rules.period <= maxKeptPeriod, since: replacedAt(now, t.phase()), generation: t.machine.generation,
+		started: now, deadline: now + rules.timeout, next: t.attempts,
+	}
+	t.attempts = a
+	return a
+}
+
+// patience returns how long a probe may stay unanswered before it counts as slow. last is how long the
+// last success took.
+func patience(last time.Duration) time.Duration { return min(max(minPatience, 4*last), slowAfter) }

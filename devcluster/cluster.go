@@ -76,7 +76,8 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	}
 	binaries, missing := locate(cache, version, nil)
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("devcluster: not built: %v; call Ensure (or Main with %s) outside of the namespaces", missing, version)
+		return nil, fmt.Errorf("devcluster: not built: %v; call Ensure (or Main with %s) outside of the namespaces",
+			missing, version)
 	}
 	if _, err := lookTool("iptables"); options.ProxyMode == "iptables" && err != nil {
 		return nil, errors.New("devcluster: missing Debian package, install it with: apt-get install iptables")

@@ -49,7 +49,8 @@ const (
 // controllers are those of kube-controller-manager that Services, slices, owners, roles and
 // namespaces need.
 var controllers = []string{
-	"clusterrole-aggregation-controller", "endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller",
+	"clusterrole-aggregation-controller", "endpoints-controller", "endpointslice-controller",
+	"endpointslice-mirroring-controller",
 	"garbage-collector-controller", "namespace-controller", "service-cidr-controller", "serviceaccount-controller",
 }
 
@@ -70,7 +71,8 @@ func (c *Cluster) command(component Component) *exec.Cmd {
 		return exec.Command(binary, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig,
 			"--authorization-kubeconfig="+kubeconfig,
 			"--controllers="+strings.Join(controllers, ","), "--leader-elect=false", "--bind-address=127.0.0.1",
-			"--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"), "--kube-api-qps=300", "--kube-api-burst=600",
+			"--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"), "--kube-api-qps=300",
+			"--kube-api-burst=600",
 			fmt.Sprintf("--service-cluster-ip-range=%s,%s", ServiceCIDR4, ServiceCIDR6))
 	case Proxy:
 		return c.node.Command(context.Background(), binary, "--config="+c.file("kube-proxy.json"))
@@ -152,7 +154,8 @@ func nodeObject() any {
 func (c *Cluster) proxyConfiguration() any {
 	return map[string]any{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-		"mode": cmp.Or(c.options.ProxyMode, "nftables"), "hostnameOverride": NodeName, "clientConnection": map[string]any{"kubeconfig": c.file("system:kube-proxy.kubeconfig")},
+		"mode": cmp.Or(c.options.ProxyMode, "nftables"), "hostnameOverride": NodeName,
+		"clientConnection":   map[string]any{"kubeconfig": c.file("system:kube-proxy.kubeconfig")},
 		"clusterCIDR":        fmt.Sprintf("%s,%s", PodCIDR4, PodCIDR6),
 		"healthzBindAddress": "0.0.0.0:" + healthPort,
 		// The kernel's limits are the machine's, not the namespace's.

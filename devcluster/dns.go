@@ -80,7 +80,8 @@ func (ns *Namespace) newNameserver(zones map[string]string, corefile string) (*N
 	if err := os.WriteFile(file, []byte(config.String()), 0o600); err != nil {
 		return nil, err
 	}
-	s.process, err = startProcess("coredns", s.Log, ns.Command(context.Background(), binaries[string(CoreDNS)], "-conf", file))
+	cmd := ns.Command(context.Background(), binaries[string(CoreDNS)], "-conf", file)
+	s.process, err = startProcess("coredns", s.Log, cmd)
 	return s, err
 }
 

@@ -113,7 +113,8 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	var answer struct{ Status struct{ Token string } }
 	path := "/api/v1/namespaces/" + namespace + "/serviceaccounts/" + name + "/token"
 	err := c.request(ctx, http.MethodPost, path, map[string]any{
-		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": map[string]any{"expirationSeconds": 24 * 3600},
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"spec": map[string]any{"expirationSeconds": 24 * 3600},
 	}, &answer)
 	if err != nil {
 		return "", err

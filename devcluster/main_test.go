@@ -209,8 +209,10 @@ func TestControlPlane(t *testing.T) {
 	if got := c.kubectl(t, "", "get", "--raw", "/version"); !strings.Contains(got, `"`+Kubernetes()+`"`) {
 		t.Errorf("version: %s", got)
 	}
-	if got := c.kubectl(t, "", "get", "node", NodeName, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`); got != Node4.String()+" "+Node6.String() {
-		t.Errorf("InternalIPs: %s", got)
+	addresses := c.kubectl(t, "", "get", "node", NodeName, "-o",
+		`jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	if want := Node4.String() + " " + Node6.String(); addresses != want {
+		t.Errorf("InternalIPs: %s, want %s", addresses, want)
 	}
 
 	// kube-controller-manager takes away what an owner leaves.

@@ -114,8 +114,13 @@ func tuneNetns() error {
 	settings := []string{"ipv6/conf/all/disable_ipv6=0",
 		"ipv6/conf/default/disable_ipv6=0", "ipv6/conf/default/accept_dad=0"}
 	for _, conf := range []string{"all", "default"} {
-		settings = append(settings, "ipv4/conf/"+conf+"/send_redirects=0", "ipv4/conf/"+conf+"/accept_redirects=0",
-			"ipv4/conf/"+conf+"/promote_secondaries=1", "ipv6/conf/"+conf+"/accept_redirects=0", "ipv6/conf/"+conf+"/accept_ra=0")
+		settings = append(settings,
+			"ipv4/conf/"+conf+"/send_redirects=0",
+			"ipv4/conf/"+conf+"/accept_redirects=0",
+			"ipv4/conf/"+conf+"/promote_secondaries=1",
+			"ipv6/conf/"+conf+"/accept_redirects=0",
+			"ipv6/conf/"+conf+"/accept_ra=0",
+		)
 	}
 	return writeSysctls(settings)
 }

@@ -319,13 +319,15 @@ func TestTargetRefusals(t *testing.T) {
 		cases = append(cases, refusal{"address " + a, address(a), []string{"spec.targets[0].address: "}})
 	}
 	for _, h := range []string{
-		"example.com", "a.b", "1.example.com", "xn--bcher-kva.example", "a-b.example.com", "1.2.3.4.example", label + ".example.com",
+		"example.com", "a.b", "1.example.com", "xn--bcher-kva.example", "a-b.example.com", "1.2.3.4.example",
+		label + ".example.com",
 		strings.Repeat(label+".", 3) + strings.Repeat("a", 61),
 	} {
 		cases = append(cases, refusal{"hostname " + h, hostname(h), nil}, refusal{"srvName " + h, srvName(h), nil})
 	}
 	for _, h := range []string{
-		"", "db", "db.", "db.example.com.", "DB.example.com", "db..example.com", ".example.com", "-a.example.com", "a-.example.com",
+		"", "db", "db.", "db.example.com.", "DB.example.com", "db..example.com", ".example.com", "-a.example.com",
+		"a-.example.com",
 		"*.example.com", "db.example.com:80", "a b.example.com", "bücher.example", label + "a.example.com",
 		"203.0.113.10", "2001:db8::1", "256.1.1.1", "1.2.3", "1.2", "0x7f.0x1", "127.0x1",
 		strings.Repeat(label+".", 3) + strings.Repeat("a", 62),
@@ -394,13 +396,17 @@ func TestDNSRefusals(t *testing.T) {
 			[]string{"spec.dns.removalDelaySeconds: Invalid"}},
 	}
 	for _, n := range []string{
-		"198.51.100.53", "198.51.100.53:53", "198.51.100.53:65535", "2001:db8::53", "[2001:db8::53]:853", "10.96.0.10", "169.254.20.10"} {
+		"198.51.100.53", "198.51.100.53:53", "198.51.100.53:65535", "2001:db8::53", "[2001:db8::53]:853", "10.96.0.10",
+		"169.254.20.10"} {
 		cases = append(cases, refusal{"nameserver " + n, field("nameservers", `["`+n+`"]`), nil})
 	}
 	for _, n := range []string{
-		"", "dns.example.com", "198.51.100.53:", "198.51.100.53:0", "198.51.100.53:65536", "198.51.100.53:dns", "198.51.100:53",
-		"2001:db8::53:853x", "[2001:db8::53]", "[198.51.100.53]:53", "2001:db8::zz", "[2001:db8::zz]:53", "198.51.100.53:53:53",
-		"127.0.0.1", "127.0.0.53:53", "::1", "[::1]:53", "0.0.0.0", "[::]:53", "224.0.0.251", "[ff02::fb]:5353", "::ffff:127.0.0.1", "[fe80::1%eth0]:53",
+		"", "dns.example.com", "198.51.100.53:", "198.51.100.53:0", "198.51.100.53:65536", "198.51.100.53:dns",
+		"198.51.100:53",
+		"2001:db8::53:853x", "[2001:db8::53]", "[198.51.100.53]:53", "2001:db8::zz", "[2001:db8::zz]:53",
+		"198.51.100.53:53:53",
+		"127.0.0.1", "127.0.0.53:53", "::1", "[::1]:53", "0.0.0.0", "[::]:53", "224.0.0.251", "[ff02::fb]:5353",
+		"::ffff:127.0.0.1", "[fe80::1%eth0]:53",
 	} {
 		cases = append(cases,
 			refusal{"nameserver " + n, field("nameservers", `["`+n+`"]`), []string{"spec.dns.nameservers[0]: "}})

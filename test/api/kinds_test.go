@@ -103,7 +103,8 @@ func fullStatus() v1alpha1.ExternalBackendStatus {
 		{v1alpha1.ConditionStalled, v1alpha1.ReasonServiceConflict, metav1.ConditionTrue},
 	} {
 		s.Conditions = append(s.Conditions, metav1.Condition{
-			Type: c.name, Status: c.status, Reason: c.reason, ObservedGeneration: 3, LastTransitionTime: metav1.Now().Rfc3339Copy(),
+			Type: c.name, Status: c.status, Reason: c.reason, ObservedGeneration: 3,
+			LastTransitionTime: metav1.Now().Rfc3339Copy(),
 		})
 	}
 	return s

@@ -51,7 +51,8 @@ func TestNewerCRD(t *testing.T) {
 		}
 	}
 	pruned := object(t, newerCheck)
-	if err := client.WithFieldValidation(api, metav1.FieldValidationIgnore).Create(t.Context(), pruned, client.DryRunAll); err != nil {
+	if err := client.WithFieldValidation(api, metav1.FieldValidationIgnore).Create(t.Context(), pruned,
+		client.DryRunAll); err != nil {
 		t.Error(err)
 	}
 	if get, _, _ := unstructured.NestedMap(pruned.Object, "spec", "healthCheck", "httpGet"); len(get) > 0 {

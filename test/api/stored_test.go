@@ -58,17 +58,19 @@ spec:
 func manifests(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	check := func(name, check string) string {
-		return "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackend\nmetadata: {name: " + name + ", namespace: default}\n" +
+		return "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackend\nmetadata: {name: " + name +
+			", namespace: default}\n" +
 			"spec: {ports: [{port: 80}], healthCheck: " + check + "}\n"
 	}
 	out := map[string][]*unstructured.Unstructured{}
 	for name, text := range map[string]string{
-		"empty structs":       emptyStructs,
-		"defaults, written":   writtenOut,
-		"empty httpGet":       check("http", "{httpGet: {}}"),
-		"empty grpc":          check("grpc", "{grpc: {}}"),
-		"empty tls":           check("https", "{httpGet: {scheme: HTTPS}, tls: {}}"),
-		"grpc over TLS":       check("grpc-tls", "{grpc: {transport: TLS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}, {kind: Secret, name: ca, group: \"\", key: tls.crt}]}}"),
+		"empty structs":     emptyStructs,
+		"defaults, written": writtenOut,
+		"empty httpGet":     check("http", "{httpGet: {}}"),
+		"empty grpc":        check("grpc", "{grpc: {}}"),
+		"empty tls":         check("https", "{httpGet: {scheme: HTTPS}, tls: {}}"),
+		"grpc over TLS": check("grpc-tls",
+			"{grpc: {transport: TLS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}, {kind: Secret, name: ca, group: \"\", key: tls.crt}]}}"),
 		"plaintext, written":  check("plaintext", "{grpc: {transport: Plaintext}}"),
 		"empty tls of dns":    "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackend\nmetadata: {name: dot, namespace: default}\nspec: {ports: [{port: 80}], dns: {transport: TLS, tls: {}}}\n",
 		"policy":              "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: least}\nspec: {namespaceSelector: {}, allow: [{anyTarget: {}, ports: [{port: 53}]}]}\n",
@@ -209,22 +211,33 @@ func TestRulesHoldForDefaultsToo(t *testing.T) {
 		wantErrors []string
 	}{
 		{"nodePort", "spec.service.type", "ClusterIP", nodePort, []string{"nodePort"}},
-		{"Passthrough", "spec.service.type", "ClusterIP", all(set("spec.targets", "[{name: a, hostname: db.example.com}]"), set("spec.dns.resolution", "Passthrough")), []string{"spec.dns.resolution"}},
-		{"externalTrafficPolicy", "spec.service.type", "ClusterIP", set("spec.service.externalTrafficPolicy", "Cluster"), []string{"spec.service.externalTrafficPolicy"}},
-		{"loadBalancerClass", "spec.service.type", "ClusterIP", set("spec.service.loadBalancerClass", "a"), []string{"spec.service.loadBalancerClass"}},
-		{"source ranges", "spec.service.type", "ClusterIP", set("spec.service.loadBalancerSourceRanges", "[203.0.113.0/24]"), []string{"spec.service.loadBalancerSourceRanges"}},
+		{"Passthrough", "spec.service.type", "ClusterIP", all(set("spec.targets", "[{name: a, hostname: db.example.com}]"),
+			set("spec.dns.resolution", "Passthrough")), []string{"spec.dns.resolution"}},
+		{"externalTrafficPolicy", "spec.service.type", "ClusterIP", set("spec.service.externalTrafficPolicy", "Cluster"),
+			[]string{"spec.service.externalTrafficPolicy"}},
+		{"loadBalancerClass", "spec.service.type", "ClusterIP", set("spec.service.loadBalancerClass", "a"),
+			[]string{"spec.service.loadBalancerClass"}},
+		{"source ranges", "spec.service.type", "ClusterIP", set("spec.service.loadBalancerSourceRanges", "[203.0.113.0/24]"),
+			[]string{"spec.service.loadBalancerSourceRanges"}},
 		{"families", "spec.service.type", "ClusterIP", set("spec.service.ipFamilies", "[IPv4]"), nil},
-		{"affinity's timeout", "spec.service.sessionAffinity", "None", set("spec.service.sessionAffinityTimeoutSeconds", "5"), []string{"sessionAffinityTimeoutSeconds"}},
-		{"Local", "spec.service.externalTrafficPolicy", "Cluster", all(set("spec.service.type", "NodePort"), local), []string{"spec.targets"}},
+		{"affinity's timeout", "spec.service.sessionAffinity", "None", set("spec.service.sessionAffinityTimeoutSeconds", "5"),
+			[]string{"sessionAffinityTimeoutSeconds"}},
+		{"Local", "spec.service.externalTrafficPolicy", "Cluster", all(set("spec.service.type", "NodePort"), local),
+			[]string{"spec.targets"}},
 		{"not Local", "spec.service.internalTrafficPolicy", "Cluster", none, nil},
-		{"two targets", "spec.dns.resolution", "Resolve", set("spec.targets", "[{name: a, hostname: a.example.com}, {name: b, hostname: b.example.com}]"), nil},
+		{"two targets", "spec.dns.resolution", "Resolve",
+			set("spec.targets", "[{name: a, hostname: a.example.com}, {name: b, hostname: b.example.com}]"), nil},
 		{"tls of dns", "spec.dns.transport", "UDP", set("spec.dns.tls", "{}"), []string{"spec.dns.tls"}},
 		{"a check", "spec.ports.0.protocol", "TCP", set("spec.healthCheck.tcpSocket", "{}"), nil},
 		{"the same port twice", "spec.ports.0.protocol", "TCP", set("spec.ports.1.port", "5432"), []string{"same port"}},
-		{"the same nodePort twice", "spec.ports.0.protocol", "TCP", all(set("spec.service.type", "NodePort"), nodePort, set("spec.ports.1.nodePort", "30080")), []string{"nodePort"}},
-		{"tls with httpGet", "spec.healthCheck.httpGet.scheme", "HTTP", all(set("spec.healthCheck.httpGet.path", "/"), tls), []string{"spec.healthCheck.tls"}},
-		{"tls with tcpSocket", "spec.healthCheck.tcpSocket.transport", "Plaintext", all(set("spec.healthCheck.tcpSocket.port", "1"), tls), []string{"spec.healthCheck.tls"}},
-		{"tls with grpc", "spec.healthCheck.grpc.transport", "Plaintext", all(set("spec.healthCheck.grpc.port", "1"), tls), []string{"spec.healthCheck.tls"}},
+		{"the same nodePort twice", "spec.ports.0.protocol", "TCP",
+			all(set("spec.service.type", "NodePort"), nodePort, set("spec.ports.1.nodePort", "30080")), []string{"nodePort"}},
+		{"tls with httpGet", "spec.healthCheck.httpGet.scheme", "HTTP", all(set("spec.healthCheck.httpGet.path", "/"), tls),
+			[]string{"spec.healthCheck.tls"}},
+		{"tls with tcpSocket", "spec.healthCheck.tcpSocket.transport", "Plaintext",
+			all(set("spec.healthCheck.tcpSocket.port", "1"), tls), []string{"spec.healthCheck.tls"}},
+		{"tls with grpc", "spec.healthCheck.grpc.transport", "Plaintext", all(set("spec.healthCheck.grpc.port", "1"), tls),
+			[]string{"spec.healthCheck.tls"}},
 		{"a name beside another", "spec.ports.0.name", "''", set("spec.targets", "[]"), []string{"spec.ports"}},
 	} {
 		for way, def := range map[string]mutation{"absent": unset(c.field), "written out": set(c.field, c.value)} {

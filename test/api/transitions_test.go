@@ -26,24 +26,29 @@ func TestTransitions(t *testing.T) {
 		{"the written name removed", own, service("{}"), nil},
 		{"service with its own name removed", own, absent, nil},
 		{"another name", absent, service("{name: to}"), []string{"spec.service.name: Invalid", renamed}},
-		{"another name in place of a written one", service("{name: to}"), service("{name: other}"), []string{"spec.service.name: Invalid", renamed}},
+		{"another name in place of a written one", service("{name: to}"), service("{name: other}"),
+			[]string{"spec.service.name: Invalid", renamed}},
 		{"another name given up", service("{name: to}"), service("{}"), []string{"spec.service.name: Invalid", renamed}},
 		{"service with another name removed", service("{name: to}"), absent, []string{"spec.service.name: Invalid", renamed}},
 		{"service to serviceRef", service("{}"), ref("from"), []string{"spec.serviceRef: Invalid", switched}},
 		{"absent to serviceRef", absent, ref("from"), []string{"spec.serviceRef: Invalid", switched}},
-		{"serviceRef to service", ref("from"), all(unset("spec.serviceRef"), service("{}")), []string{"spec.serviceRef: Invalid", switched}},
+		{"serviceRef to service", ref("from"), all(unset("spec.serviceRef"), service("{}")),
+			[]string{"spec.serviceRef: Invalid", switched}},
 		{"serviceRef to absent", ref("from"), unset("spec.serviceRef"), []string{"spec.serviceRef: Invalid", switched}},
 		{"another serviceRef", ref("to"), ref("other"), []string{"spec.serviceRef.name: Invalid", renamed}},
-		{"a bad rename is not hidden by the rest", absent, all(service("{name: to, type: Headless}"), set("spec.drainSeconds", "5")), []string{"spec.service.name: Invalid"}},
+		{"a bad rename is not hidden by the rest", absent,
+			all(service("{name: to, type: Headless}"), set("spec.drainSeconds", "5")), []string{"spec.service.name: Invalid"}},
 
 		{"everything but the name", own, all(
 			service("{name: from, type: Headless, labels: {a: b}, publishNotReadyAddresses: true}"),
 			set("spec.ports", "[{port: 80}]"), set("spec.targets", "[{name: a, address: 203.0.113.9}]"),
 			set("spec.healthCheck.tcpSocket", "{}"), set("spec.dns.transport", "TCP"), set("spec.failover.pinnedTier", "1"),
 		), nil},
-		{"ClusterIP to ExternalName", service("{}"), all(service("{type: ExternalName}"), set("spec.targets", "[{name: a, hostname: a.example.com}]")), nil},
+		{"ClusterIP to ExternalName", service("{}"),
+			all(service("{type: ExternalName}"), set("spec.targets", "[{name: a, hostname: a.example.com}]")), nil},
 		{"address to hostname", absent, set("spec.targets", "[{name: primary, hostname: a.example.com}]"), nil},
-		{"one check to another", set("spec.healthCheck.tcpSocket", "{}"), all(set("spec.healthCheck.httpGet", "{}"), unset("spec.healthCheck.tcpSocket")), nil},
+		{"one check to another", set("spec.healthCheck.tcpSocket", "{}"),
+			all(set("spec.healthCheck.httpGet", "{}"), unset("spec.healthCheck.tcpSocket")), nil},
 	} {
 		t.Run(tc.desc, func(t *testing.T) {
 			u := object(t, baseBackend)
@@ -91,7 +96,8 @@ func TestAppliedAgain(t *testing.T) {
 				if document != "" {
 					set(tc.path, document)(t, next)
 				}
-				if err := api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(next), client.FieldOwner("test"), client.ForceOwnership); err != nil {
+				if err := api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(next), client.FieldOwner("test"),
+					client.ForceOwnership); err != nil {
 					t.Fatalf("%s %s: %v", tc.path, document, err)
 				}
 				u = next

@@ -47,7 +47,8 @@ func TestBlindProberLosesNoRequest(t *testing.T) {
 		}
 	}
 	waitBlind(here, manager, 0)
-	here.WaitStates("pool", harness.Union(harness.All(harness.Healthy, first.at...), harness.All(harness.Unhealthy, first.at[0])))
+	here.WaitStates("pool",
+		harness.Union(harness.All(harness.Healthy, first.at...), harness.All(harness.Unhealthy, first.at[0])))
 	there.WaitStates("pool", harness.All(harness.Healthy, second.at...))
 	load.stopWithoutLoss()
 }

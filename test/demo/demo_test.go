@@ -36,10 +36,13 @@ func TestOutage(t *testing.T) {
 		outage outage
 		want   string
 	}{
-		{outage{backend: "web-2", fault: "killed", at: at, before: before}, "web-2 killed: the demo ended before it was out of rotation"},
-		{outage{backend: "web-2", fault: "killed", at: at, before: before, out: time.Second}, "web-2 killed: out of rotation after 1.0 s"},
+		{outage{backend: "web-2", fault: "killed", at: at, before: before},
+			"web-2 killed: the demo ended before it was out of rotation"},
+		{outage{backend: "web-2", fault: "killed", at: at, before: before, out: time.Second},
+			"web-2 killed: out of rotation after 1.0 s"},
 		{
-			outage{backend: "web-2", fault: "killed", at: at, before: before, after: after, out: time.Second, back: 2 * time.Second},
+			outage{backend: "web-2", fault: "killed", at: at, before: before, after: after, out: time.Second,
+				back: 2 * time.Second},
 			"web-2 killed: out of rotation after 1.0 s, back 2.0 s after its return; 3 of 200 requests failed, the last one sent after 0.7 s",
 		},
 	} {

@@ -61,7 +61,8 @@ type view struct {
 func newView(backends []*backend, load *lab.Load, length time.Duration) *view {
 	v := &view{
 		backends: backends, load: load, begin: time.Now(), length: length, live: isTerminal(os.Stdout),
-		machines: map[string]string{}, states: map[string]string{}, changed: make(chan struct{}), rates: map[string]int{}, seen: map[string]bool{},
+		machines: map[string]string{}, states: map[string]string{}, changed: make(chan struct{}), rates: map[string]int{},
+		seen: map[string]bool{},
 	}
 	for _, b := range backends {
 		v.machines[b.Name()] = "serves"
@@ -151,7 +152,8 @@ func (v *view) awaitReady(ctx context.Context, b *backend, ready bool) (time.Tim
 // look asks the API server for endpoints, columns and events.
 func (v *view) look(ctx context.Context, l *lab.Lab) error {
 	var slices discoveryv1.EndpointSliceList
-	if err := l.Client.List(ctx, &slices, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: name}); err != nil {
+	if err := l.Client.List(ctx, &slices, client.InNamespace(namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: name}); err != nil {
 		return err
 	}
 	table, err := columns(ctx, l.Config)

@@ -157,8 +157,8 @@ func (h *Test) ApplyBackend(name, spec string, args ...any) {
 		strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  "))
 }
 
-// ApplyService applies a Service in the test's namespace. spec holds the fields of its spec as a YAML
-// flow mapping, without braces. With args, spec is a format.
+// ApplyService applies a Service in the test's namespace. spec holds the fields of its spec as a
+// YAML flow mapping, without braces. With args, spec is a format.
 func (h *Test) ApplyService(name, spec string, args ...any) {
 	h.T.Helper()
 	h.Apply("apiVersion: v1\nkind: Service\nmetadata: {name: "+name+"}\nspec: {"+spec+"}", args...)

@@ -25,11 +25,14 @@ func TestServiceThatDiffersIsNotAdopted(t *testing.T) {
 	for _, tc := range []struct{ name, metadata, service, backend, ports string }{
 		{"never", "", good, ", adoptionPolicy: Never", "{name: web, port: 80}"},
 		{"selector", "", "selector: {app: web}, " + good, "", "{name: web, port: 80}"},
-		{"controller", ", ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: owner, uid: %s, controller: true}]", good, "", "{name: web, port: 80}"},
+		{"controller", ", ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: owner, uid: %s, controller: true}]", good,
+			"", "{name: web, port: 80}"},
 		{"type", "", "type: NodePort, " + good, "", "{name: web, port: 80}"},
 		{"headless", "", "clusterIP: None, " + good, "", "{name: web, port: 80}"},
-		{"alias", "", "type: ExternalName, externalName: example.com, ports: [{name: web, port: 80}]", "", "{name: web, port: 80}"},
-		{"family", "", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv6], ports: [{name: web, port: 80}]", ", ipFamilies: [IPv4]", "{name: web, port: 80}"},
+		{"alias", "", "type: ExternalName, externalName: example.com, ports: [{name: web, port: 80}]", "",
+			"{name: web, port: 80}"},
+		{"family", "", "ipFamilyPolicy: SingleStack, ipFamilies: [IPv6], ports: [{name: web, port: 80}]",
+			", ipFamilies: [IPv4]", "{name: web, port: 80}"},
 		{"port-name", "", good, "", "{name: http, port: 80}"},
 		{"port-number", "", good, "", "{name: web, port: 81}"},
 		{"port-protocol", "", good, "", "{name: web, port: 80, protocol: UDP}"},
@@ -70,14 +73,18 @@ func TestAdoptedServiceKeepsItsIdentity(t *testing.T) {
 	h := parallel(t)
 	for _, tc := range []struct{ name, service, backend string }{
 		{"cluster-ip", "ports: [{name: web, port: 80, targetPort: 1234}, {name: dns, port: 53, protocol: UDP}]", ""},
-		{"node-port", "type: NodePort, ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]", ", type: NodePort"},
-		{"headless", "clusterIP: None, ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]", ", type: Headless"},
-		{"family", "ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv6, IPv4], ports: [{name: dns, port: 53, protocol: UDP}, {name: web, port: 80}]", ", ipFamilies: [IPv6, IPv4]"},
+		{"node-port", "type: NodePort, ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]",
+			", type: NodePort"},
+		{"headless", "clusterIP: None, ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]",
+			", type: Headless"},
+		{"family",
+			"ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv6, IPv4], ports: [{name: dns, port: 53, protocol: UDP}, {name: web, port: 80}]", ", ipFamilies: [IPv6, IPv4]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
 			h.Apply(
-				"apiVersion: v1\nkind: Service\nmetadata: {name: " + tc.name + ", labels: {theirs: \"yes\"}, annotations: {example.com/theirs: \"yes\"}}\nspec: {" + tc.service + "}")
+				"apiVersion: v1\nkind: Service\nmetadata:\n  name: " + tc.name + "\n  labels: {theirs: \"yes\"}\n" +
+					"  annotations: {example.com/theirs: \"yes\"}\nspec: {" + tc.service + "}")
 			before := h.Service(tc.name)
 			h.ApplyBackend(tc.name, adopting, tc.backend+", labels: {ours: \"yes\"}",
 				"{name: web, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}")

@@ -41,10 +41,12 @@ func TestManagerSurvivesFrozenAPIServer(t *testing.T) {
 		set.servers[2].SetSick(false)
 		h.WaitChecked(set.servers[2], set.servers[3])
 	})
-	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.at(0), set.at(1)), harness.All(harness.Healthy, set.at(2), set.at(3))))
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.at(0), set.at(1)),
+		harness.All(harness.Healthy, set.at(2), set.at(3))))
 	waitTarget(h, "web", "b", "Unhealthy", "ConnectionRefused")
 	waitQuiet(h)
-	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.at(0), set.at(1)), harness.All(harness.Healthy, set.at(2), set.at(3))))
+	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.at(0), set.at(1)),
+		harness.All(harness.Healthy, set.at(2), set.at(3))))
 	// The write for the first failure was in flight, and one for the second followed. The third server
 	// has recovered.
 	written := writes.Of("endpointslices")
@@ -77,7 +79,8 @@ func TestManagerSurvivesFrozenAPIServer(t *testing.T) {
 	m.Kill() // looks for data races only
 	h.StartManager("--leader-elect")
 	h.Within(time.Minute+harness.Patience, "what changed to be published", func() error {
-		want := harness.Union(harness.All(harness.Unhealthy, set.at(1), set.at(3)), harness.All(harness.Healthy, set.at(0), set.at(2)))
+		want := harness.Union(harness.All(harness.Unhealthy, set.at(1), set.at(3)),
+			harness.All(harness.Healthy, set.at(0), set.at(2)))
 		return h.CompareStates("web", want)
 	})
 }

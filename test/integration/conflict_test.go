@@ -86,11 +86,13 @@ func wantNoneOfOurs(h *harness.Test, service string) {
 // is created.
 func TestForeignServiceIsLeftAlone(t *testing.T) {
 	h := parallel(t)
+	const service = "apiVersion: v1\nkind: Service\n"
 	for _, tc := range []struct{ name, document string }{
 		{"selectorless", serviceByHand},
-		{"selector", "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {selector: {app: web}, ports: [{name: web, port: 80}]}"},
-		{"alias", "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {type: ExternalName, externalName: example.com}"},
-		{"our-label", "apiVersion: v1\nkind: Service\nmetadata: {name: %[1]s, labels: {external-backend.io/name: other}}\nspec: {ports: [{name: web, port: 80}]}"},
+		{"selector", service + "metadata: {name: %s}\nspec: {selector: {app: web}, ports: [{name: web, port: 80}]}"},
+		{"alias", service + "metadata: {name: %s}\nspec: {type: ExternalName, externalName: example.com}"},
+		{"our-label", service + "metadata: {name: %s, labels: {external-backend.io/name: other}}\n" +
+			"spec: {ports: [{name: web, port: 80}]}"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
@@ -173,7 +175,8 @@ func TestForeignEndpointsBesideOursAreReported(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
-			h.ApplyBackend(tc.name, "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", set.targets(), harness.HTTPCheck)
+			h.ApplyBackend(tc.name, "ports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", set.targets(),
+				harness.HTTPCheck)
 			h.WaitStates(tc.name, harness.All(harness.Healthy, set.at(0)))
 			service := h.Service(tc.name)
 			h.Apply(tc.document, tc.name, "192.0.2.1")

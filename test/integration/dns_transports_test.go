@@ -140,11 +140,15 @@ func TestDNSOverTLSVerifiesNameserver(t *testing.T) {
 		// The certificate has the address, too.
 		{"by-address", overTLS("", "caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: ca.crt}]"), ""},
 		{"by-secret", overTLS(":853", "caCertificateRefs: [{kind: Secret, name: dns-ca}]"), ""},
-		{"other-name", overTLS("", "serverName: other.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), unverified},
-		{"other-authority", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: other}]"), unverified},
+		{"other-name", overTLS("", "serverName: other.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"),
+			unverified},
+		{"other-authority", overTLS("",
+			"serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca, key: other}]"), unverified},
 		{"system-roots", overTLS("", "serverName: dns.example.com"), unverified},
-		{"expired", overTLS(":8531", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), unverified},
-		{"nobody", overTLS(":8530", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"), "connection refused"},
+		{"expired", overTLS(":8531", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"),
+			unverified},
+		{"nobody", overTLS(":8530", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: dns-ca}]"),
+			"connection refused"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
@@ -161,7 +165,8 @@ func TestDNSOverTLSVerifiesNameserver(t *testing.T) {
 	}
 
 	// A missing authority is reported, and the server is not asked without it.
-	applyResolved(h, "missing", overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: nowhere}]"))
+	applyResolved(h, "missing",
+		overTLS("", "serverName: dns.example.com, caCertificateRefs: [{kind: ConfigMap, name: nowhere}]"))
 	h.WaitCondition("missing", "ResolvedRefs", metav1.ConditionFalse, "RefNotFound")
 	waitMessage(h, "missing", "ResolvedRefs", "spec.dns.tls.caCertificateRefs[0]", `ConfigMap "nowhere" does not exist`)
 	if asked := transports(h, server, "missing"); len(asked) > 0 {

@@ -22,7 +22,8 @@ func TestManyEventsAreSummedUp(t *testing.T) {
 	for _, s := range set.servers[:sick] {
 		s.SetSick(true)
 	}
-	h.WaitStates("web", harness.Union(harness.All(harness.Unhealthy, set.addrs[:sick]...), harness.All(harness.Healthy, set.addrs[sick])))
+	h.WaitStates("web",
+		harness.Union(harness.All(harness.Unhealthy, set.addrs[:sick]...), harness.All(harness.Healthy, set.addrs[sick])))
 	h.Within(time.Minute+harness.Patience, "an event with the sum", func() error {
 		events := h.Events("web")
 		sum := slices.IndexFunc(events, func(e string) bool { return strings.HasPrefix(e, "MoreEvents: ") })

@@ -21,7 +21,8 @@ ports: [{name: web, port: 80}]
 // spec returns a spec with these targets and a check that judges quickly. check has further fields
 // of the check, more has further fields of the spec.
 func spec(targets, check, more string) string {
-	return fmt.Sprintf(web, "") + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " + harness.FastPace + check + "}\n" + more
+	return fmt.Sprintf(web, "") + "targets:\n" + targets + "healthCheck: {httpGet: {path: " + lab.HealthPath + "}, " +
+		harness.FastPace + check + "}\n" + more
 }
 
 // One ExternalBackend shows the whole table of endpoint conditions.
@@ -38,9 +39,11 @@ func TestConditionsOfEverySituation(t *testing.T) {
 			set.target(4, ", adminState: Draining")+ // draining and unhealthy
 			set.target(5, ", adminState: Disabled"), "", ""))
 	h.WaitStates("web", harness.States{
-		set.at(0): harness.Healthy, set.at(1): harness.Unhealthy, set.at(2): harness.Standby, set.at(3): harness.Draining, set.at(4): "terminating"})
+		set.at(0): harness.Healthy, set.at(1): harness.Unhealthy, set.at(2): harness.Standby, set.at(3): harness.Draining,
+		set.at(4): "terminating"})
 	for target, state := range map[string][2]string{
-		"a": {"Healthy"}, "b": {"Unhealthy", "UnexpectedStatus"}, "c": {"Healthy"}, "d": {"Draining"}, "e": {"Draining", "UnexpectedStatus"}, "f": {"Disabled"},
+		"a": {"Healthy"}, "b": {"Unhealthy", "UnexpectedStatus"}, "c": {"Healthy"}, "d": {"Draining"},
+		"e": {"Draining", "UnexpectedStatus"}, "f": {"Disabled"},
 	} {
 		waitTarget(h, "web", target, observed(state[0]), state[1])
 	}
@@ -86,7 +89,8 @@ func TestRemovedAddressDrainsWithItsHealth(t *testing.T) {
 
 	h.ApplyBackend("web", spec(set.target(0, ""), "", "drainSeconds: 6"))
 	left := time.Now()
-	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Draining, set.at(2): harness.Draining})
+	h.WaitStates("web",
+		harness.States{set.at(0): harness.Healthy, set.at(1): harness.Draining, set.at(2): harness.Draining})
 	set.servers[1].SetSick(true)
 	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): "terminating", set.at(2): harness.Draining})
 	h.ApplyBackend("web", spec(set.target(0, "")+set.target(2, ""), "", "drainSeconds: 6"))
@@ -110,34 +114,39 @@ func TestFailoverAndFailbackBetweenTiers(t *testing.T) {
 	h.ApplyBackend("web", spec(targets, "", "failover: {minHealthyPercent: 60, failbackDelaySeconds: 2}"))
 	first, second, third := []netip.AddrPort{set.at(0), set.at(1)}, []netip.AddrPort{set.at(2), set.at(3)}, set.at(4)
 	h.WaitStates("web",
-		harness.Union(harness.All(harness.Healthy, first...), harness.All(harness.Standby, second...), harness.All(harness.Standby, third)))
+		harness.Union(harness.All(harness.Healthy, first...), harness.All(harness.Standby, second...),
+			harness.All(harness.Standby, third)))
 	waitActive(h, "web", 0)
 
 	// Half of the first tier is not enough. Its healthy endpoint becomes a standby.
 	set.servers[0].SetSick(true)
 	h.WaitStates(
 		"web",
-		harness.Union(harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby}, harness.All(harness.Healthy, second...),
+		harness.Union(harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby},
+			harness.All(harness.Healthy, second...),
 			harness.All(harness.Standby, third)),
 	)
 	waitActive(h, "web", 1)
 	h.WaitEvent("web", "TierChanged")
 	set.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby, set.at(2): harness.Unhealthy,
-		set.at(3): harness.Standby, set.at(4): harness.Healthy})
+	h.WaitStates("web",
+		harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby, set.at(2): harness.Unhealthy,
+			set.at(3): harness.Standby, set.at(4): harness.Healthy})
 	waitActive(h, "web", 7)
 
 	// If no tier qualifies, the healthy endpoints of every tier are ready.
 	set.servers[4].SetSick(true)
-	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy, set.at(2): harness.Unhealthy,
-		set.at(3): harness.Healthy, set.at(4): harness.Unhealthy})
+	h.WaitStates("web",
+		harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy, set.at(2): harness.Unhealthy,
+			set.at(3): harness.Healthy, set.at(4): harness.Unhealthy})
 	waitActive(h, "web", -1)
 
 	for _, i := range []int{0, 2, 4} {
 		set.servers[i].SetSick(false)
 	}
 	h.WaitStates("web",
-		harness.Union(harness.All(harness.Healthy, first...), harness.All(harness.Standby, second...), harness.All(harness.Standby, third)))
+		harness.Union(harness.All(harness.Healthy, first...), harness.All(harness.Standby, second...),
+			harness.All(harness.Standby, third)))
 	waitActive(h, "web", 0)
 }
 
@@ -183,11 +192,13 @@ func TestFailOpenMakesActiveTargetsReady(t *testing.T) {
 		set.at(3): harness.Draining}
 	h.WaitStates("web", healthy)
 	set.servers[0].SetSick(true)
-	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby, set.at(2): harness.Healthy,
-		set.at(3): harness.DrainingStandby})
+	h.WaitStates("web",
+		harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Standby, set.at(2): harness.Healthy,
+			set.at(3): harness.DrainingStandby})
 	set.servers[2].SetSick(true)
-	h.WaitStates("web", harness.States{set.at(0): harness.FailOpen, set.at(1): harness.Healthy, set.at(2): harness.FailOpen,
-		set.at(3): harness.Draining})
+	h.WaitStates("web",
+		harness.States{set.at(0): harness.FailOpen, set.at(1): harness.Healthy, set.at(2): harness.FailOpen,
+			set.at(3): harness.Draining})
 	h.WaitEvent("web", "FailOpen")
 	waitActive(h, "web", -1)
 	h.WaitReady("web")
@@ -268,7 +279,8 @@ func TestObservedCheckChangesNoEndpoint(t *testing.T) {
 	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby})
 
 	h.ApplyBackend("web", spec(targets, "", ""))
-	h.WaitStates("web", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Unhealthy, set.at(2): harness.Healthy})
+	h.WaitStates("web",
+		harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Unhealthy, set.at(2): harness.Healthy})
 }
 
 // With publishNotReadyAddresses, every endpoint is ready, and serving still has the verdict.
@@ -282,8 +294,9 @@ func TestPublishNotReadyAddressesKeepsServing(t *testing.T) {
 	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.NotReadyToo,
 		set.at(2): harness.NotReadyToo, set.at(3): "ready,serving,terminating"})
 	h.ApplyBackend("web", fmt.Sprintf(web, "")+checked)
-	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy, set.at(2): harness.Standby,
-		set.at(3): harness.Draining})
+	h.WaitStates("web",
+		harness.States{set.at(0): harness.Healthy, set.at(1): harness.Unhealthy, set.at(2): harness.Standby,
+			set.at(3): harness.Draining})
 }
 
 // Of two targets with one ip:port, the lower tier wins, then Active before Draining, then the first

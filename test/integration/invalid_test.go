@@ -22,7 +22,8 @@ func TestInvalidSpecKeepsWhatIsPublished(t *testing.T) {
 	before := takeSnapshot(h, "web", true)
 	for _, tc := range []struct{ name, port, more, field string }{
 		{"unknown port", "other", "", "spec.targets[0].ports[0].name"},
-		{"hop-by-hop header", "web", "healthCheck: {httpGet: {httpHeaders: [{name: Connection, value: close}]}}", "spec.healthCheck.httpGet.httpHeaders[0].name"},
+		{"hop-by-hop header", "web", "healthCheck: {httpGet: {httpHeaders: [{name: Connection, value: close}]}}",
+			"spec.healthCheck.httpGet.httpHeaders[0].name"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
@@ -54,7 +55,8 @@ func TestMissingReferenceStopsOnlyProbes(t *testing.T) {
 	h := parallel(t)
 	set := startServers(h, 1)
 	https := func(tls string) string {
-		return "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n" + set.targets() + tls
+		return "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}\nports: [{name: web, port: 80}]\ntargets:\n" +
+			set.targets() + tls
 	}
 	h.ApplyBackend("web", https(""))
 	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
@@ -129,7 +131,8 @@ func TestReferenceIsFoundOnceItExists(t *testing.T) {
 		Data:       map[string]string{"ca.crt": string(newAuthority(t).Cert)},
 	})
 	h.Within(time.Minute+harness.Patience, "the ConfigMap to be found", func() error {
-		if c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "ResolvedRefs"); c.Status != metav1.ConditionTrue {
+		c := meta.FindStatusCondition(h.Backend("web").Status.Conditions, "ResolvedRefs")
+		if c.Status != metav1.ConditionTrue {
 			return fmt.Errorf("it is %+v", c)
 		}
 		return nil

@@ -45,7 +45,9 @@ func TestMessagesExplainMistakes(t *testing.T) {
 		}
 	}
 	const named, misnamed = ", serverName: web.example.com", ", serverName: other.example.com"
-	const selecting = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{name: web, port: 80}]}"
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: "
+	const selecting = service + "{selector: {app: web}, ports: [{name: web, port: 80}]}"
+	const otherPorts = service + "{ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}"
 
 	for _, tc := range []mistake{
 		// Probes.
@@ -85,10 +87,11 @@ func TestMessagesExplainMistakes(t *testing.T) {
 				"choose another spec.service.name").
 				butNot("serviceRef", "adoptionPolicy"),
 		}},
-		{"adopting a Service with a selector", besides(selecting, "service: {adoptionPolicy: IfSelectorless}"+onePort), []expectation{
-			condition("Programmed").says("False ServiceConflict: ", `Service "web"`, "has a selector", "can't be adopted").
-				butNot("serviceRef", "adoptionPolicy"),
-		}},
+		{"adopting a Service with a selector", besides(selecting, "service: {adoptionPolicy: IfSelectorless}"+onePort),
+			[]expectation{
+				condition("Programmed").says("False ServiceConflict: ", `Service "web"`, "has a selector", "can't be adopted").
+					butNot("serviceRef", "adoptionPolicy"),
+			}},
 		{"serviceRef to a Service with a selector", besides(selecting, "serviceRef: {name: web}"+onePort), []expectation{
 			condition("Programmed").says("False ServiceConflict: ", `Service "web" in namespace "NAMESPACE" has a selector`,
 				"Remove the selector, or name another Service in spec.serviceRef"),
@@ -97,8 +100,7 @@ func TestMessagesExplainMistakes(t *testing.T) {
 			condition("Programmed").says(`False ServiceNotFound: Service "elsewhere" does not exist in namespace "NAMESPACE"`),
 			events.says(`Warning ServiceNotFound: Service "elsewhere" does not exist in namespace "NAMESPACE"`),
 		}},
-		{"PortMismatch", besides("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}",
-			"serviceRef: {name: web}"+onePort), []expectation{
+		{"PortMismatch", besides(otherPorts, "serviceRef: {name: web}"+onePort), []expectation{
 			condition("Programmed").says(`False PortMismatch: Service "web" in namespace "NAMESPACE"`, `"web" (TCP)`,
 				`It has "http" (TCP), "dns" (UDP)`),
 			events.says("Warning PortMismatch: ", `It has "http" (TCP), "dns" (UDP)`),
@@ -129,10 +131,11 @@ func TestMessagesExplainMistakes(t *testing.T) {
 			events.says("Warning ResolutionFailed: ").butNot("TierChanged"),
 			logged.says("ResolutionFailed").butNot("TierChanged"),
 		}},
-		{"IPv6 target, IPv4 Service", applies(fmt.Sprintf(web, "") + `targets: [{name: a, address: "2001:db8::1"}]`), []expectation{
-			target("a").says("FamilyNotServed: ", "does not serve IPv6", "spec.service.ipFamilies"),
-			condition("Ready").says("False FamilyNotServed: ", "does not serve IPv6", "spec.service.ipFamilies"),
-		}},
+		{"IPv6 target, IPv4 Service", applies(fmt.Sprintf(web, "") + `targets: [{name: a, address: "2001:db8::1"}]`),
+			[]expectation{
+				target("a").says("FamilyNotServed: ", "does not serve IPv6", "spec.service.ipFamilies"),
+				condition("Ready").says("False FamilyNotServed: ", "does not serve IPv6", "spec.service.ipFamilies"),
+			}},
 		{"duplicate address", applies(twoTargets("address: 198.51.100.1")), []expectation{
 			target("b").says("DuplicateAddress: ", `target "a"`)}},
 		{"duplicate address of a sibling", func(h *harness.Test) []string {

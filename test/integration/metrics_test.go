@@ -78,7 +78,8 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: %[1]s}]
 	token := func(account string) string {
 		t.Helper()
 		request := &authenticationv1.TokenRequest{}
-		if err := h.Client.SubResource("token").Create(t.Context(), named(h, &corev1.ServiceAccount{}, account), request); err != nil {
+		o := named(h, &corev1.ServiceAccount{}, account)
+		if err := h.Client.SubResource("token").Create(t.Context(), o, request); err != nil {
 			t.Fatal(err)
 		}
 		return request.Status.Token

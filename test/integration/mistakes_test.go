@@ -163,7 +163,8 @@ func twoTargets(b string) string {
 // checked returns a spec with a target at this address and this check.
 func checked(at netip.AddrPort, check string) string {
 	const target = "targets: [{name: a, address: %s, ports: [{name: web, targetPort: %d}]}]\n"
-	return fmt.Sprintf(web, "") + fmt.Sprintf(target, at.Addr(), at.Port()) + "healthCheck: {" + check + ", " + harness.FastPace + "}"
+	return fmt.Sprintf(web, "") + fmt.Sprintf(target, at.Addr(), at.Port()) + "healthCheck: {" + check + ", " +
+		harness.FastPace + "}"
 }
 
 // serveNothing starts a web server without pages, and stops it when the test ends. With a config it

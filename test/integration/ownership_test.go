@@ -81,7 +81,8 @@ func TestDeletionKeepsReferencedService(t *testing.T) {
 	h := parallel(t)
 	h.ApplyService("web", "ports: [{name: web, port: 80}]")
 	before := h.Service("web")
-	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1}]")
+	h.ApplyBackend("ext",
+		"serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets: [{name: a, address: 198.51.100.1}]")
 	b := h.WaitReady("ext")
 	for _, s := range h.Slices("web") {
 		if !metav1.IsControlledBy(&s, b) {
@@ -134,14 +135,19 @@ func TestChangesByOthersAreReverted(t *testing.T) {
 			s.Spec.TrafficDistribution = new(corev1.ServiceTrafficDistributionPreferSameZone)
 		})},
 		{"service: its labels", inService(func(s *corev1.Service) { s.Labels = nil })},
-		{"service: values of its labels", inService(func(s *corev1.Service) { s.Labels["team"], s.Labels[v1alpha1.LabelName] = "other", "other" })},
+		{"service: values of its labels",
+			inService(func(s *corev1.Service) { s.Labels["team"], s.Labels[v1alpha1.LabelName] = "other", "other" })},
 		{"service: its annotations", inService(func(s *corev1.Service) { s.Annotations = nil })},
 		{"service: its owner", inService(func(s *corev1.Service) { s.OwnerReferences = nil })},
 		{"slices: conditions", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = new(false) })},
-		{"slices: no conditions", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{} })},
+		{"slices: no conditions",
+			inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{} })},
 		{"slices: an endpoint more", inSlices(func(s *discoveryv1.EndpointSlice) {
 			e := *s.Endpoints[0].DeepCopy()
-			e.Addresses = []string{map[discoveryv1.AddressType]string{"IPv4": "198.51.100.99", "IPv6": "2001:db8::99"}[s.AddressType]}
+			e.Addresses = []string{"198.51.100.99"}
+			if s.AddressType == discoveryv1.AddressTypeIPv6 {
+				e.Addresses = []string{"2001:db8::99"}
+			}
 			s.Endpoints = append(s.Endpoints, e)
 		})},
 		{"slices: no endpoints", inSlices(func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })},
@@ -152,14 +158,19 @@ func TestChangesByOthersAreReverted(t *testing.T) {
 		{"slices: ports", inSlices(func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = new(int32(1)) })},
 		{"slices: no ports", inSlices(func(s *discoveryv1.EndpointSlice) { s.Ports = nil })},
 		{"slices: labels of spec.service", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels["team"] = "other" })},
-		{"slices: the Service's name", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels[discoveryv1.LabelServiceName] = "other" })},
-		{"slices: the manager's name", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels[discoveryv1.LabelManagedBy] = "somebody" })},
-		{"slices: the backend's name", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels[v1alpha1.LabelName] = "other" })},
+		{"slices: the Service's name",
+			inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels[discoveryv1.LabelServiceName] = "other" })},
+		{"slices: the manager's name",
+			inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels[discoveryv1.LabelManagedBy] = "somebody" })},
+		{"slices: the backend's name",
+			inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels[v1alpha1.LabelName] = "other" })},
 		{"slices: no labels", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels = nil })},
 		{"slices: our annotation", inSlices(func(s *discoveryv1.EndpointSlice) { s.Annotations = nil })},
-		{"slices: a broken annotation", inSlices(func(s *discoveryv1.EndpointSlice) { s.Annotations["external-backend.io/endpoints"] = "{broken" })},
+		{"slices: a broken annotation",
+			inSlices(func(s *discoveryv1.EndpointSlice) { s.Annotations["external-backend.io/endpoints"] = "{broken" })},
 		{"slices: no owner", inSlices(func(s *discoveryv1.EndpointSlice) { s.OwnerReferences = nil })},
-		{"slices: nothing of ours in the metadata", inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels, s.Annotations = nil, nil })},
+		{"slices: nothing of ours in the metadata",
+			inSlices(func(s *discoveryv1.EndpointSlice) { s.Labels, s.Annotations = nil, nil })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := h.Sub(t)
@@ -196,7 +207,8 @@ func TestDeletedObjectsAreCreatedAgain(t *testing.T) {
 			for _, slice := range h.Slices("web") {
 				gone = append(gone, slice.UID)
 			}
-			if err := h.Client.DeleteAllOf(h.T.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(h.Namespace)); err != nil {
+			all, ours := &discoveryv1.EndpointSlice{}, client.InNamespace(h.Namespace)
+			if err := h.Client.DeleteAllOf(h.T.Context(), all, ours); err != nil {
 				h.T.Fatal(err)
 			}
 			return gone
@@ -282,7 +294,8 @@ func TestMetadataOfOthersStays(t *testing.T) {
 		}
 		notes := maps.Clone(now.Service.Annotations)
 		maps.DeleteFunc(notes, func(key, _ string) bool { return key == "external-backend.io/service-keys" })
-		if diff := gocmp.Diff(map[string]string{"example.com/note": "changed", "example.com/theirs": "yes"}, notes); diff != "" {
+		wantNotes := map[string]string{"example.com/note": "changed", "example.com/theirs": "yes"}
+		if diff := gocmp.Diff(wantNotes, notes); diff != "" {
 			return errors.New("annotations of the Service, -want +got:\n" + diff)
 		}
 		is, ok := now.Slices[slice.Name]

@@ -200,8 +200,9 @@ func TestRestartWritesNothing(t *testing.T) {
 	set.servers[1].SetSick(false) // failback Manual keeps the other tier
 	waitTarget(h, "over", "b", v1alpha1.TargetStateHealthy, "")
 	h.WaitStates("over", harness.States{set.at(1): harness.Standby, set.at(2): harness.Healthy})
-	h.WaitStates("checked", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby,
-		set.at(3): harness.Draining})
+	h.WaitStates("checked",
+		harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby,
+			set.at(3): harness.Draining})
 	set.servers[0].SetSick(true)
 	ns.set("db.example.com", answerWith("198.51.100.1")) // the other address drains
 	h.WaitStates("named",
@@ -256,8 +257,9 @@ func TestRestartWritesNothing(t *testing.T) {
 
 	// The manager still follows health and names.
 	set.servers[0].SetSick(false)
-	h.WaitStates("checked", harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby,
-		set.at(3): harness.Draining})
+	h.WaitStates("checked",
+		harness.States{set.at(0): harness.Healthy, set.at(1): harness.Healthy, set.at(2): harness.Standby,
+			set.at(3): harness.Draining})
 	ns.set("db.example.com", answerWith("198.51.100.1", "198.51.100.2"))
 	h.WaitStates("named", harness.All(harness.Healthy, at("198.51.100.1:8080"), at("198.51.100.2:8080")))
 	set.servers[2].SetSick(true)
@@ -298,7 +300,8 @@ func TestLeaseIsHandedOver(t *testing.T) {
 	h := harness.New(t)
 	holder := func() string {
 		var lease coordinationv1.Lease
-		if err := h.Client.Get(t.Context(), client.ObjectKey{Namespace: lab.SystemNamespace, Name: "external-backend.io"}, &lease); err != nil {
+		key := client.ObjectKey{Namespace: lab.SystemNamespace, Name: "external-backend.io"}
+		if err := h.Client.Get(t.Context(), key, &lease); err != nil {
 			t.Fatal(err)
 		}
 		if lease.Spec.HolderIdentity == nil {

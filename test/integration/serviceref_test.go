@@ -17,8 +17,8 @@ import (
 func TestReferencedServiceIsFollowedThroughItsLife(t *testing.T) {
 	h := parallel(t)
 	set := startServers(h, 2)
-	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", set.targets(),
-		harness.HTTPCheck)
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		set.targets(), harness.HTTPCheck)
 	h.WaitCondition("ext", "Programmed", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitCondition("ext", "Ready", metav1.ConditionFalse, "ServiceNotFound")
 	h.WaitEvent("ext", "ServiceNotFound")
@@ -73,8 +73,8 @@ func TestReferencedServiceIsFollowedThroughItsLife(t *testing.T) {
 	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 
 	h.ApplyService("web", service, "")
-	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s", set.targets(),
-		harness.HTTPCheck)
+	h.ApplyBackend("ext", "serviceRef: {name: web}\nports: [{name: web, port: 80}]\ntargets:\n%shealthCheck: %s",
+		set.targets(), harness.HTTPCheck)
 	h.WaitReady("ext")
 	h.WaitStates("web", healthy)
 	// The slice of target a always had an endpoint, so it is still the same object.
@@ -185,7 +185,8 @@ healthCheck: {tcpSocket: {}, ` + harness.FastPace + `}
 	h.ApplyBackend("ext", spec, "web")
 	h.WaitStates("web", harness.All(harness.Unhealthy, a)) // nothing answers
 	waitTarget(h, "ext", "b", "Unknown", "FamilyNotServed")
-	h.ApplyService("web", service, "ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
+	h.ApplyService("web", service,
+		"ipFamilyPolicy: RequireDualStack, publishNotReadyAddresses: true, trafficDistribution: PreferSameZone")
 	h.WaitStates("web", harness.All(harness.NotReadyToo, a, b)) // ready without health
 	for _, s := range h.Slices("web") {
 		if e := s.Endpoints[0]; e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.Zone ||

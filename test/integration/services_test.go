@@ -53,15 +53,19 @@ func TestEachServiceTypeIsCreated(t *testing.T) {
 				h.T.Errorf("the endpoint is %v", e)
 			}
 		}},
-		{"node-port", "service: {type: NodePort, externalTrafficPolicy: Cluster}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30411}]\ntargets: [{name: a, address: 198.51.100.1}]",
+		{"node-port",
+			"service: {type: NodePort, externalTrafficPolicy: Cluster}\nports: [{name: web, port: 80, targetPort: 8080, nodePort: 30411}]\ntargets: [{name: a, address: 198.51.100.1}]",
 			"NodePort", func(h *harness.Test, s *corev1.Service) {
 				if s.Spec.Type != corev1.ServiceTypeNodePort || s.Spec.Ports[0].NodePort != 30411 {
 					h.T.Errorf("the Service is %+v", s.Spec)
 				}
 			}},
-		{"load-balancer", "service: {type: LoadBalancer, loadBalancerClass: example.com/lb, loadBalancerSourceRanges: [203.0.113.0/24]}" + onePort, "LoadBalancer",
+		{"load-balancer",
+			"service: {type: LoadBalancer, loadBalancerClass: example.com/lb, loadBalancerSourceRanges: [203.0.113.0/24]}" +
+				onePort, "LoadBalancer",
 			func(h *harness.Test, s *corev1.Service) {
-				if s.Spec.Type != corev1.ServiceTypeLoadBalancer || *s.Spec.LoadBalancerClass != "example.com/lb" || !slices.Equal(s.Spec.LoadBalancerSourceRanges, []string{"203.0.113.0/24"}) {
+				if s.Spec.Type != corev1.ServiceTypeLoadBalancer || *s.Spec.LoadBalancerClass != "example.com/lb" ||
+					!slices.Equal(s.Spec.LoadBalancerSourceRanges, []string{"203.0.113.0/24"}) {
 					h.T.Errorf("the Service is %+v", s.Spec)
 				}
 			}},
@@ -292,7 +296,8 @@ healthCheck: %s
 	h.WaitStates("web", harness.States{set.at(0): harness.Healthy, at("198.51.100.2:8001"): "terminating",
 		at("198.51.100.3:8001"): harness.Unhealthy})
 	wantHints(map[string]string{a: "[{z1}] []", "198.51.100.2": "[{z2}] []", "198.51.100.3": "[{z3}] []"})
-	if c := meta.FindStatusCondition(waitProgrammed(h, "web").Status.Conditions, "Programmed"); c.Message != "Service and EndpointSlices are as planned." {
+	c := meta.FindStatusCondition(waitProgrammed(h, "web").Status.Conditions, "Programmed")
+	if c.Message != "Service and EndpointSlices are as planned." {
 		t.Errorf("the message is %q", c.Message)
 	}
 

@@ -145,6 +145,7 @@ func installAdmission(h *harness.Test, exempt string) {
 				h.T.Error(err)
 			}
 		}
-		h.Eventually("the policy to be gone", func() error { return dryRun(h, metav1.NamespaceDefault, literal("10.96.0.7")) })
+		h.Eventually("the policy to be gone",
+			func() error { return dryRun(h, metav1.NamespaceDefault, literal("10.96.0.7")) })
 	})
 }

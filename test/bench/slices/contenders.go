@@ -117,7 +117,8 @@ func newUpstream() *upstream {
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders-uid"},
 			Spec: corev1.ServiceSpec{
-				ClusterIP: "10.96.0.1", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Selector: map[string]string{"app": "orders"},
+				ClusterIP: "10.96.0.1", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+				Selector: map[string]string{"app": "orders"},
 				Ports: []corev1.ServicePort{
 					{Name: "http", Port: 80, TargetPort: intstr.FromInt32(80), Protocol: corev1.ProtocolTCP},
 				},

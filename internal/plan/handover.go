@@ -9,25 +9,31 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// HandOver plans the moment at which endpoints that others publish behind an adopted Service are
-// about to give way to ours. It returns ours, those at an ip:port that others publish, too, with
-// the very conditions that these have, so that nothing changes for kube-proxy whichever it reads;
-// and whether the others may go once this is written: once one of ours is ready by its own verdict.
-// Where some are shared and judged says that no verdict is waited for, nothing better is to come,
-// and they go, too. Without others there is nothing to change or to wait for.
-func HandOver(ours, others []Endpoint, judged bool) ([]Endpoint, bool) {
+// HandOver plans the moment before our endpoints replace those that others publish behind an
+// adopted Service.
+//
+// It returns our endpoints to publish. One at an ip:port that others publish, too, gets the
+// conditions of theirs, so that kube-proxy sees no difference, whichever it reads.
+//
+// It also reports whether the others may go once these are written. They may if one of ours is
+// ready by its own verdict. They may, too, if some are shared and allVerdicts reports that no
+// verdict is missing, because then waiting changes nothing. Without others there is nothing to wait
+// for.
+func HandOver(ours, others []Endpoint, allVerdicts bool) ([]Endpoint, bool) {
 	if len(others) == 0 {
 		return ours, true
 	}
-	byKey := make(map[netip.Addr][]*Endpoint, len(others))
+
+	byAddr := make(map[netip.Addr][]*Endpoint, len(others))
 	for i := range others {
-		byKey[others[i].Addr] = append(byKey[others[i].Addr], &others[i])
+		byAddr[others[i].Addr] = append(byAddr[others[i].Addr], &others[i])
 	}
+
 	out := make([]Endpoint, len(ours))
 	shared, ready := false, false
 	for i, e := range ours {
 		ready = ready || e.Ready
-		for _, other := range byKey[e.Addr] {
+		for _, other := range byAddr[e.Addr] {
 			if portsConflict(e.Ports, other.Ports) {
 				e.Ready, e.Serving, e.Terminating = other.Ready, other.Serving, other.Terminating
 				shared = true
@@ -35,13 +41,13 @@ func HandOver(ours, others []Endpoint, judged bool) ([]Endpoint, bool) {
 		}
 		out[i] = e
 	}
-	return out, ready || shared && judged
+	return out, ready || shared && allVerdicts
 }
 
-// ReadEndpoints reads what an Endpoints object publishes, as the mirroring controller does. Its
-// addresses that are no IP are left out.
+// ReadEndpoints reads an Endpoints object as the mirroring controller does. It skips addresses that
+// are not IP addresses.
 //
-//nolint:staticcheck // Endpoints are deprecated, and the objects that are there still have to be taken over.
+//nolint:staticcheck // Endpoints are deprecated, but existing objects must be handed over.
 func ReadEndpoints(e *corev1.Endpoints) []Endpoint {
 	var out []Endpoint
 	for _, s := range e.Subsets {

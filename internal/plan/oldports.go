@@ -11,9 +11,9 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// WithPorts is s with the ports of b's spec. lags reports whether s has others, by name and
-// protocol.
-func WithPorts(b *v1alpha1.ExternalBackend, s *corev1.Service) (next *corev1.Service, lags bool) {
+// WithPorts returns s with the ports of b's spec. differ reports whether s has other ports, by name
+// and protocol.
+func WithPorts(b *v1alpha1.ExternalBackend, s *corev1.Service) (next *corev1.Service, differ bool) {
 	next = s.DeepCopy()
 	next.Spec.Ports = servicePorts(b, s)
 	return next, lacksPort(s, next) || lacksPort(next, s)
@@ -26,39 +26,38 @@ func lacksPort(s, other *corev1.Service) bool {
 	})
 }
 
-// OldPortsInput is what WithOldPorts goes by.
+// OldPortsInput is what WithOldPorts decides from.
 type OldPortsInput struct {
 	Backend *v1alpha1.ExternalBackend
-	// Live is the Service, which can't be given the ports of spec.
+	// Live is the Service. It cannot get the ports of the spec now.
 	Live      *corev1.Service
 	Published *endpointslice.PublishedEndpoints
 	Permit    Permit
 }
 
-// WithOldPorts is what to publish while the Service can't be given the ports of spec. desired are
-// the candidates with their conditions, behind the ports of spec. Where the Service still has ports
-// that spec has not, they are published behind the ports of the Service, too:
-//   - A port that is in spec leads where spec says.
-//   - A port whose number and protocol are in spec under another name has been renamed: it leads
-//     where
+// WithOldPorts returns what to publish while the Service cannot get the ports of the spec. desired
+// are the candidates with their conditions and the ports of the spec. If the Service still has
+// other ports, the endpoints are published for those, too:
+//   - A port of the spec leads where the spec says.
+//   - A port with the number and protocol of a port of the spec has been renamed. It leads where
 //     the new name does.
-//   - Any other port leads where it has led so far: for this endpoint, else for its target, else
-//     for
-//     anybody. An endpoint for which nothing is known, or which policy refuses there, lacks the port.
+//   - Any other port leads where it led before: for this endpoint, else for its target, else for
+//     any endpoint. If that is unknown, or policy refuses it, the endpoint lacks the port.
 //
-// Ports that the Service is still to get are served ahead, as they are while it is written.
+// Ports that the Service will get are published ahead, as they are during a normal write.
 func (c *Candidates) WithOldPorts(in OldPortsInput, desired []Endpoint) []Endpoint {
 	next, _ := WithPorts(in.Backend, in.Live)
 	if !lacksPort(next, in.Live) {
 		return desired
 	}
-	ahead, old := lacksPort(in.Live, next), newOldPorts(&in, next)
+
+	publishAhead, old := lacksPort(in.Live, next), newOldPorts(&in, next)
 	out := make([]Endpoint, 0, 2*len(desired))
 	for i := range desired {
 		e := desired[i]
 		e.Ports = old.of(&e, c.origins[i].name)
 		same := len(e.Ports) == 0 || slices.EqualFunc(e.Ports, desired[i].Ports, endpointslice.SamePort)
-		if same || ahead {
+		if same || publishAhead {
 			out = append(out, desired[i])
 		}
 		if !same {
@@ -78,64 +77,68 @@ type oldPorts struct {
 type oldPort struct {
 	name     string
 	protocol corev1.Protocol
-	// from is the name of the port of spec that says where it leads.
+	// from is the name of the port of the spec that says where this one leads.
 	from string
-	// forgotten: spec does not say. stood is where it led, for an endpoint, a target or anybody.
-	forgotten bool
-	stood     map[oldPlace]Port
+	// led is where this port led before, if no port of the spec says where it leads; else nil.
+	led map[portUser]Port
 }
 
-// oldPlace is an endpoint, a target (without address), or anybody (without target).
-type oldPlace struct {
+// portUser is an endpoint, a target (without address), or any endpoint (without both).
+type portUser struct {
 	target string
 	addr   netip.Addr
+}
+
+// portUsers returns whose port e uses, in order of preference.
+func portUsers(e *Endpoint) [3]portUser {
+	return [3]portUser{{e.Target, e.Addr}, {target: e.Target}, {}}
 }
 
 func newOldPorts(in *OldPortsInput, next *corev1.Service) *oldPorts {
 	old := &oldPorts{OldPortsInput: in}
 	for i := range in.Live.Spec.Ports {
 		l := &in.Live.Spec.Ports[i]
-		p := oldPort{name: l.Name, protocol: cmp.Or(l.Protocol, corev1.ProtocolTCP)}
-		p.from, p.forgotten = p.name, !ServesPort(next, &v1alpha1.Port{Name: p.name, Protocol: p.protocol})
+		p := oldPort{name: l.Name, from: l.Name, protocol: cmp.Or(l.Protocol, corev1.ProtocolTCP)}
+		known := ServesPort(next, &v1alpha1.Port{Name: p.name, Protocol: p.protocol})
 		for j := range next.Spec.Ports {
 			n := &next.Spec.Ports[j]
-			if p.forgotten && n.Port == l.Port && n.Protocol == p.protocol {
-				p.from, p.forgotten = n.Name, false
+			if !known && n.Port == l.Port && n.Protocol == p.protocol {
+				p.from, known = n.Name, true
 			}
 		}
-		if p.forgotten {
-			p.recall(in.Published.Endpoints())
+		if !known {
+			p.readBack(in.Published.Endpoints())
 		}
 		old.ports = append(old.ports, p)
 	}
 	return old
 }
 
-// recall notes where the port led.
-func (p *oldPort) recall(published []Endpoint) {
-	p.stood = make(map[oldPlace]Port, len(published))
+// readBack notes where the port led before.
+func (p *oldPort) readBack(published []Endpoint) {
+	p.led = make(map[portUser]Port, len(published))
 	for i := range published {
 		e := &published[i]
 		j := slices.IndexFunc(e.Ports, func(q Port) bool { return q.Name == p.name && q.Protocol == p.protocol })
 		if j < 0 {
 			continue
 		}
-		for _, place := range []oldPlace{{e.Target, e.Addr}, {target: e.Target}, {}} {
-			if _, known := p.stood[place]; !known {
-				p.stood[place] = e.Ports[j]
+		for _, user := range portUsers(e) {
+			if _, known := p.led[user]; !known {
+				p.led[user] = e.Ports[j]
 			}
 		}
 	}
 }
 
-// of are the ports of the Service at e, sorted; name led to its address.
+// of returns the ports of the Service at e, sorted. name is the DNS name that led to e.
 func (old *oldPorts) of(e *Endpoint, name string) []Port {
 	var ports []Port
 	for i := range old.ports {
 		p := &old.ports[i]
-		if p.forgotten {
-			if stood, ok := p.at(e); ok && old.permits(name, e, stood) {
-				ports = append(ports, stood)
+		if p.led != nil {
+			if port, ok := p.before(e); ok && old.permits(name, e, port) {
+				ports = append(ports, port)
 			}
 			continue
 		}
@@ -150,16 +153,17 @@ func (old *oldPorts) of(e *Endpoint, name string) []Port {
 	return ports
 }
 
-func (p *oldPort) at(e *Endpoint) (Port, bool) {
-	for _, place := range []oldPlace{{e.Target, e.Addr}, {target: e.Target}, {}} {
-		if port, ok := p.stood[place]; ok {
+// before returns where the port led for e.
+func (p *oldPort) before(e *Endpoint) (Port, bool) {
+	for _, user := range portUsers(e) {
+		if port, ok := p.led[user]; ok {
 			return port, true
 		}
 	}
 	return Port{}, false
 }
 
-// permits asks policy about a port that spec does not name any more.
+// permits asks policy about a port that the spec no longer names.
 func (old *oldPorts) permits(name string, e *Endpoint, p Port) bool {
 	r := old.Permit(name, e.Addr, []Port{p})
 	return !r.Denied || r.KeepPublished

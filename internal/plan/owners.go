@@ -10,8 +10,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// Owner references are all that deletionPolicy is made of: the garbage collector acts on them,
-// whether a manager runs or not.
+// Owner references alone implement deletionPolicy. The garbage collector acts on them, whether a
+// manager runs or not.
 //
 //	                            Service belongs to   slices belong to
 //	created, Delete             ExternalBackend      Service
@@ -21,8 +21,8 @@ import (
 //	serviceRef, Delete          its owner            ExternalBackend
 //	serviceRef, Retain          its owner            Service, not as its controller
 //
-// In the last row others may attach to the Service as well, and the slices of all of them must
-// not look like those of one controller.
+// In the last row others may attach to the Service, too, and the slices of all of them must not
+// look like those of one controller.
 
 var (
 	kindBackend = v1alpha1.GroupVersion.WithKind("ExternalBackend")
@@ -34,8 +34,8 @@ func Retains(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.EffectiveDeletionPolicy() == v1alpha1.DeletionPolicyRetain
 }
 
-// knownPolicy reports whether b's deletionPolicy is one that this version can act on.
-func knownPolicy(b *v1alpha1.ExternalBackend) bool {
+// hasKnownPolicy reports whether this version can act on b's deletionPolicy.
+func hasKnownPolicy(b *v1alpha1.ExternalBackend) bool {
 	switch b.Spec.EffectiveDeletionPolicy() {
 	case v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain:
 		return true
@@ -43,11 +43,11 @@ func knownPolicy(b *v1alpha1.ExternalBackend) bool {
 	return false
 }
 
-// SliceOwner returns the owner reference that b's slices carry; nil where there is no telling, and
-// they keep those that they have. service is the one in front of them, or nil.
+// SliceOwner returns the owner reference of b's slices; nil if it is unknown, and they keep those
+// that they have. service is the Service in front of them, or nil.
 func SliceOwner(b *v1alpha1.ExternalBackend, service *corev1.Service) *metav1.OwnerReference {
 	switch {
-	case !knownPolicy(b):
+	case !hasKnownPolicy(b):
 		return nil
 	case !Retains(b) && (b.Spec.ServiceRef != nil || service == nil || !metav1.IsControlledBy(service, b)):
 		return metav1.NewControllerRef(b, kindBackend)
@@ -61,10 +61,10 @@ func SliceOwner(b *v1alpha1.ExternalBackend, service *corev1.Service) *metav1.Ow
 	return metav1.NewControllerRef(service, kindService)
 }
 
-// CorrectOwner returns live with the owner references that b's deletionPolicy asks for; nil where it
-// has them, and where live is not b's.
+// CorrectOwner returns live with the owner references that b's deletionPolicy requires. It returns
+// nil if they are correct, and if live is not b's.
 func CorrectOwner(b *v1alpha1.ExternalBackend, live *corev1.Service) *corev1.Service {
-	if b.Spec.ServiceRef != nil || !knownPolicy(b) || !Owns(b, live) {
+	if b.Spec.ServiceRef != nil || !hasKnownPolicy(b) || !Owns(b, live) {
 		return nil
 	}
 	s := live.DeepCopy()
@@ -75,7 +75,7 @@ func CorrectOwner(b *v1alpha1.ExternalBackend, live *corev1.Service) *corev1.Ser
 	return s
 }
 
-// setOwner sets what the Service's owner references say of b.
+// setOwner adds b to the owner references of the Service, or removes it.
 func setOwner(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 	switch {
 	case adopted:

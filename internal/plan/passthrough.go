@@ -7,9 +7,9 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// PassthroughSlices plans the one slice that publishes b's target by its name: nothing resolves it,
-// and nothing probes it. There is no slice where the target may not be published (allowed is false)
-// or is Disabled.
+// PassthroughSlices plans the one slice that publishes the name of b's target. Nobody resolves or
+// probes the name. There is no slice if the target is Disabled or may not be published (allowed is
+// false).
 func PassthroughSlices(
 	t endpointslice.Template, b *v1alpha1.ExternalBackend, serves func(*v1alpha1.Port) bool, allowed bool,
 	existing []*discoveryv1.EndpointSlice,
@@ -28,8 +28,8 @@ func PassthroughSlices(
 	return changes, Publication{Endpoints: []Endpoint{e}, States: make([]ProbeState, 1)}
 }
 
-// NoEndpoints are the candidates of a backend that publishes no addresses. notes are those of its
-// targets.
+// NoEndpoints returns the candidates of an ExternalBackend that publishes no addresses. Each target
+// gets notes.
 func NoEndpoints(b *v1alpha1.ExternalBackend, notes TargetNotes) Candidates {
 	c := Candidates{Notes: make([]TargetNotes, len(b.Spec.Targets))}
 	for i := range c.Notes {

@@ -12,12 +12,12 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// ServiceName is the name of the Service that b's endpoints stand behind.
+// ServiceName returns the name of the Service in front of b's endpoints.
 func ServiceName(b *v1alpha1.ExternalBackend) string {
 	return b.EffectiveServiceName()
 }
 
-// ServiceType is the type that spec gives the Service; "" where someone else owns it.
+// ServiceType returns the type of the Service in the spec; "" if somebody else owns it.
 func ServiceType(b *v1alpha1.ExternalBackend) v1alpha1.ServiceType {
 	if b.Spec.ServiceRef != nil {
 		return ""
@@ -25,7 +25,7 @@ func ServiceType(b *v1alpha1.ExternalBackend) v1alpha1.ServiceType {
 	return b.Spec.Service.EffectiveType()
 }
 
-// service is spec.service, or what stands in its place where it is absent.
+// service returns spec.service, or an empty one.
 func service(b *v1alpha1.ExternalBackend) *v1alpha1.Service {
 	if b.Spec.Service != nil {
 		return b.Spec.Service
@@ -33,23 +33,23 @@ func service(b *v1alpha1.ExternalBackend) *v1alpha1.Service {
 	return &v1alpha1.Service{}
 }
 
-// Passthrough tells whether the target's name itself is published, unresolved.
+// Passthrough reports whether the name of the target itself is published, unresolved.
 func Passthrough(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.DNS.EffectiveResolution() == v1alpha1.DNSResolutionPassthrough
 }
 
-// Resolves tells whether targets are published by address, so that names are looked up and
-// endpoints probed.
+// Resolves reports whether targets are published by address, so that names are resolved and
+// endpoints are probed.
 func Resolves(b *v1alpha1.ExternalBackend) bool {
 	return ServiceType(b) != v1alpha1.ServiceTypeExternalName && !Passthrough(b)
 }
 
-// observes: b's probes are to report, but to change no endpoint.
+// observes reports whether b's probes report health, but change no endpoint.
 func observes(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.HealthCheck != nil && b.Spec.HealthCheck.EffectiveMode() == v1alpha1.HealthCheckModeObserve
 }
 
-// failover is b's spec.failover with its defaults.
+// failover returns b's spec.failover with its defaults.
 func failover(b *v1alpha1.ExternalBackend) Failover {
 	s := b.Spec.Failover
 	f := Failover{
@@ -63,17 +63,17 @@ func failover(b *v1alpha1.ExternalBackend) Failover {
 	return f
 }
 
-// targetName is the DNS name that t was given by; "" for a literal address.
+// targetName returns the DNS name of t; "" for a literal address.
 func targetName(t *v1alpha1.Target) string { return cmp.Or(t.Hostname, t.SRVName) }
 
-// tierOf is the tier of an endpoint of t whose SRV record ranks rank.
+// tierOf returns the tier of an endpoint of t whose SRV record has that rank.
 func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.EffectiveTier()+int32(rank)) }
 
-// targetPort is the port number that traffic for p goes to at t. A port that an SRV record gave,
-// other than 0, replaces that of the first of spec.ports.
-func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) int32 {
-	if first && srv != 0 {
-		return int32(srv)
+// targetPort returns the port number that traffic for p goes to at t. The port of an SRV record,
+// unless it is 0, replaces that of the first of spec.ports.
+func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srvPort uint16) int32 {
+	if first && srvPort != 0 {
+		return int32(srvPort)
 	}
 	for i := range t.Ports {
 		if t.Ports[i].Name == p.Name {
@@ -83,10 +83,10 @@ func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srv uint16) in
 	return p.EffectiveTargetPort()
 }
 
-// TargetPort is the port number that traffic for p goes to at t.
+// TargetPort returns the port number that traffic for p goes to at t.
 func TargetPort(t *v1alpha1.Target, p *v1alpha1.Port) int32 { return targetPort(t, p, false, 0) }
 
-// checkPort is the port of spec.healthCheck: a number, a name, or nil for the first TCP port.
+// checkPort returns the port of spec.healthCheck: a number, a name, or nil for the first TCP port.
 func checkPort(h *v1alpha1.HealthCheck) *intstr.IntOrString {
 	switch {
 	case h.HTTPGet != nil:
@@ -99,8 +99,9 @@ func checkPort(h *v1alpha1.HealthCheck) *intstr.IntOrString {
 	return nil
 }
 
-// probePort is the port that t is probed at; false where it has none, which validation refuses.
-func probePort(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, srv uint16) (uint16, bool) {
+// probePort returns the port that probes of t go to. ok is false if there is none, which validation
+// refuses.
+func probePort(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, srvPort uint16) (port uint16, ok bool) {
 	want := checkPort(b.Spec.HealthCheck)
 	if want != nil && want.Type == intstr.Int {
 		return uint16(want.IntVal), want.IntVal > 0 && want.IntVal <= 65535
@@ -108,7 +109,7 @@ func probePort(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, srv uint16) (uin
 	for i := range b.Spec.Ports {
 		p := &b.Spec.Ports[i]
 		if want == nil && isTCP(p.Protocol) || want != nil && want.StrVal == p.Name {
-			return uint16(targetPort(t, p, i == 0, srv)), true
+			return uint16(targetPort(t, p, i == 0, srvPort)), true
 		}
 	}
 	return 0, false
@@ -116,8 +117,10 @@ func probePort(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, srv uint16) (uin
 
 func isTCP(p corev1.Protocol) bool { return p == "" || p == corev1.ProtocolTCP }
 
-// slicePorts is what an endpoint of t says of ports, sorted by name.
-func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1alpha1.Port) bool, srv uint16) []Port {
+// slicePorts returns the ports of an endpoint of t that the Service serves, sorted by name.
+func slicePorts(
+	b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1alpha1.Port) bool, srvPort uint16,
+) []Port {
 	ports := make([]Port, 0, len(b.Spec.Ports))
 	for i := range b.Spec.Ports {
 		p := &b.Spec.Ports[i]
@@ -126,7 +129,7 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 		}
 		ports = append(ports, Port{
 			Name:        p.Name,
-			Port:        targetPort(t, p, i == 0, srv),
+			Port:        targetPort(t, p, i == 0, srvPort),
 			Protocol:    p.EffectiveProtocol(),
 			AppProtocol: p.AppProtocol,
 		})
@@ -135,22 +138,26 @@ func slicePorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, served func(*v1
 	return ports
 }
 
-// ServiceLabels are the labels of spec.service, which the slices carry as well: kube-proxy and
-// others select slices by the labels of their Service.
+// ServiceLabels returns the labels of spec.service. The slices have them, too, because kube-proxy
+// and others select slices by the labels of their Service.
 func ServiceLabels(b *v1alpha1.ExternalBackend) map[string]string { return plain(service(b).Labels) }
 
-// ExplainIgnoredHints tells what becomes of trafficDistribution hints where some endpoints lack what they
-// are made from; "" where all have it. kube-proxy goes by no hint of a kind that one of the
-// endpoints lacks: without nodes by zones, and without zones by none (KEP-4444, KEP-3015).
+// ExplainIgnoredHints says which hints for trafficDistribution kube-proxy will ignore; "" if none.
+// nodes reports whether hints name nodes, too. kube-proxy ignores hints for nodes if one endpoint
+// has no node, and hints for zones if one has no zone (KEP-4444, KEP-3015).
 func ExplainIgnoredHints(c *Candidates, nodes bool) string {
 	lacksZone, lacksNode := false, false
 	for i := range c.Endpoints {
 		lacksZone = lacksZone || c.Endpoints[i].Zone == ""
 		lacksNode = lacksNode || nodes && c.Endpoints[i].NodeName == ""
 	}
+
+	const ignoresAll = "kube-proxy will ignore all trafficDistribution hints, because some targets have no "
 	switch {
-	case lacksZone && (lacksNode || !nodes):
-		return "kube-proxy will ignore all trafficDistribution hints, because some targets have no " + lacking(nodes) + "."
+	case lacksZone && !nodes:
+		return ignoresAll + "zone."
+	case lacksZone && lacksNode:
+		return ignoresAll + "nodeName and some no zone."
 	case lacksNode:
 		return "kube-proxy will ignore all hints for nodes and go by zones alone, because some targets have no nodeName."
 	case lacksZone:
@@ -159,17 +166,10 @@ func ExplainIgnoredHints(c *Candidates, nodes bool) string {
 	return ""
 }
 
-func lacking(nodes bool) string {
-	if nodes {
-		return "nodeName and some no zone"
-	}
-	return "zone"
-}
-
 // Families are the IP families that a Service serves.
 type Families struct{ IPv4, IPv6 bool }
 
-// FamiliesOf reads them from the Service.
+// FamiliesOf returns the families of a Service.
 func FamiliesOf(s *corev1.Service) Families {
 	return Families{
 		IPv4: slices.Contains(s.Spec.IPFamilies, corev1.IPv4Protocol),

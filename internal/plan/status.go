@@ -108,8 +108,8 @@ func Status(in StatusInput) StatusReport {
 	return StatusReport{Status: s, TargetMemory: w.memory, Next: next}
 }
 
-// conditionOrder is the order in which users read conditions: Ready first, which sums the others up,
-// then the others on the way from spec to traffic.
+// conditionOrder is the order in which users read conditions: Ready first, which sums the others
+// up, then the others on the way from spec to traffic.
 var conditionOrder = []string{
 	v1alpha1.ConditionReady, v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionPermitted,
 	v1alpha1.ConditionNamesResolved, v1alpha1.ConditionProgrammed, v1alpha1.ConditionHealthy, v1alpha1.ConditionStalled,

@@ -7,22 +7,22 @@ import (
 )
 
 // ExplainTierChange says in a sentence why the tier after is active and the tier before no longer
-// is; before is nil where none was active.
+// is. before is nil if none was active.
 func ExplainTierChange(b *v1alpha1.ExternalBackend, p *Publication, before *int32, after int32) string {
 	f := failover(b)
 	switch {
 	case f.Pinned != nil:
 		return "spec.failover.pinnedTier pins it."
 	case before == nil:
-		return p.tierCounts(after)
+		return p.describeCounts(after)
 	}
 	if t, _ := p.tier(*before); after < *before && f.qualifies(t) {
 		return "It has qualified for failbackDelaySeconds."
 	}
-	return p.tierCounts(*before)
+	return p.describeCounts(*before)
 }
 
-// explainTier says in sentences why the active tier is not the best one, and "" where it is.
+// explainTier says in sentences why the active tier is not the best one; "" if it is.
 func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, active int32) string {
 	f := failover(b)
 	if f.Pinned != nil {
@@ -31,13 +31,15 @@ func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, active int32) str
 	var sentences []string
 	for _, t := range p.Tiers {
 		switch {
-		case t.Number >= active || !t.expected():
+		case t.Number >= active || !t.isExpected():
 		case f.qualifies(t) && f.Manual:
-			sentences = append(sentences, fmt.Sprintf("Tier %d qualifies again, and spec.failover.failback is Manual.", t.Number))
+			sentences = append(sentences,
+				fmt.Sprintf("Tier %d qualifies again, and spec.failover.failback is Manual.", t.Number))
 		case f.qualifies(t):
-			sentences = append(sentences, fmt.Sprintf("Tier %d qualifies again, and waits for failbackDelaySeconds.", t.Number))
+			sentences = append(sentences,
+				fmt.Sprintf("Tier %d qualifies again, and waits for failbackDelaySeconds.", t.Number))
 		default:
-			sentences = append(sentences, p.tierCounts(t.Number))
+			sentences = append(sentences, p.describeCounts(t.Number))
 		}
 	}
 	if more := len(sentences) - maxNamed; more > 0 {
@@ -46,8 +48,8 @@ func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, active int32) str
 	return joinSentences(sentences...)
 }
 
-// tierCounts says how many endpoints of a tier are healthy.
-func (p *Publication) tierCounts(number int32) string {
+// describeCounts says how many endpoints of a tier are healthy.
+func (p *Publication) describeCounts(number int32) string {
 	t, ok := p.tier(number)
 	if !ok {
 		return fmt.Sprintf("Tier %d has no endpoints.", number)
@@ -55,7 +57,7 @@ func (p *Publication) tierCounts(number int32) string {
 	return fmt.Sprintf("%d of %d endpoints of tier %d are healthy.", t.Healthy, t.Endpoints, number)
 }
 
-// tier finds the tier of that number.
+// tier returns the tier with that number, if there is one.
 func (p *Publication) tier(number int32) (Tier, bool) {
 	for _, t := range p.Tiers {
 		if t.Number == number {

@@ -26,7 +26,7 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	var errs field.ErrorList
 	errs = append(errs, validateSchema(b, spec)...)
 	errs = append(errs, validateMetadata(b.Spec.Service, spec.Child("service"))...)
-	if !knownPolicy(b) {
+	if !hasKnownPolicy(b) {
 		errs = append(errs, field.NotSupported(spec.Child("deletionPolicy"), b.Spec.DeletionPolicy,
 			[]v1alpha1.DeletionPolicy{v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain}))
 	}

@@ -9,44 +9,44 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// Verdict is what the probes have made of an endpoint.
+// Verdict is what the probes say about an endpoint.
 type Verdict uint8
 
 const (
-	// Unknown: no verdict yet.
+	// Unknown means that there is no verdict yet.
 	Unknown Verdict = iota
-	// Healthy: successThreshold probes running have succeeded.
+	// Healthy means that successThreshold probes in a row have succeeded.
 	Healthy
-	// Unhealthy: failureThreshold probes running have failed.
+	// Unhealthy means that failureThreshold probes in a row have failed.
 	Unhealthy
 )
 
-// ProbeState is what is known of a probed endpoint.
+// ProbeState is what is known about a probed endpoint.
 type ProbeState struct {
 	Verdict Verdict
-	// Reason is the fixed word for the last failure, Detail what was seen and what was expected, for
-	// people; both "" where nothing is known of it.
+	// Reason is the fixed word for the last failure. Detail says for people what the probe saw and
+	// what it expected. Both are "" if nothing is known.
 	Reason, Detail string
 }
 
-// Publication is what is to be published now, and what status tells of it.
+// Publication is what to publish now, with the facts about it that status shows.
 type Publication struct {
 	// Endpoints are those of the Candidates, with their conditions.
 	Endpoints []Endpoint
-	// States are parallel to Endpoints; Unknown for what is not probed.
+	// States are parallel to Endpoints. They are zero for endpoints that are not probed.
 	States []ProbeState
-	// Tier is to be handed to the next Publish. Active is nil where no tier qualifies.
+	// Tier is for the next Publish.
 	Tier TierState
-	// Tiers are those that Tier was chosen among, sorted by number.
+	// Tiers are the tiers that Tier was chosen from, sorted by number.
 	Tiers []Tier
-	// FailOpen: no tier qualifies, and spec.failover.whenNoTierQualifies is AllEndpoints: every
-	// endpoint of an Active target is ready.
+	// FailOpen reports whether every endpoint of an Active target is ready, because no tier qualifies
+	// and spec.failover.whenNoTierQualifies is AllEndpoints.
 	FailOpen bool
-	// Next is when time alone may change the plan; zero: never.
+	// Next is when the plan may change because time passes; zero if it does not.
 	Next time.Time
 }
 
-// HasAllVerdicts reports that no endpoint waits for its first verdict.
+// HasAllVerdicts reports whether no endpoint waits for its first verdict.
 func (p *Publication) HasAllVerdicts(c *Candidates) bool {
 	for i := range c.origins {
 		if c.origins[i].probed() && p.States[i].Verdict == Unknown {
@@ -56,48 +56,47 @@ func (p *Publication) HasAllVerdicts(c *Candidates) bool {
 	return true
 }
 
-// PublishInput is what decides the endpoints' conditions, beside the candidates.
+// PublishInput is what decides the conditions of endpoints, besides the candidates.
 type PublishInput struct {
 	Backend *v1alpha1.ExternalBackend
-	// Published is what stands.
+	// Published is what the slices hold now.
 	Published *endpointslice.PublishedEndpoints
-	// State tells what has been made of an endpoint, by its place among Candidates.Probes.
+	// State returns what is known about an endpoint, by its index in Candidates.Probes.
 	State func(probe int) ProbeState
-	// Tier is that of the plan before; nil at the start, when the active tier is read back from
-	// Published.
+	// Tier is that of the previous plan. It is nil at the start; then the active tier is read back
+	// from Published.
 	Tier *TierState
 	// PublishNotReady is publishNotReadyAddresses of the Service.
 	PublishNotReady bool
 	Now             time.Time
 }
 
-// Publish sets every candidate's conditions, by the formulas of the API:
+// Publish sets the conditions of every candidate, by the formulas of the API:
 //
-//	health      = its verdict; without one the health last published, else initialState
-//	serving     = fail-open, or health and in the active tier; where no tier is active, health
+//	health      = its verdict; without one the health published last, else initialState
+//	serving     = fail-open, or health and in the active tier; if no tier is active, health
 //	terminating = its target is Draining, or its address is leaving
 //	ready       = publishNotReadyAddresses, or serving and not terminating
 func Publish(in PublishInput, c *Candidates) Publication {
 	out := Publication{Endpoints: c.Endpoints, States: make([]ProbeState, len(c.Endpoints)), Next: c.nextDrainEnd}
-	tiers := newTally(in.Backend, c)
-	out.judge(in, c, tiers)
+	counts := newTierCounts(in.Backend, c)
+	out.setHealth(in, c, counts)
 
-	prev := in.Tier
-	restored := prev == nil || prev.Provisional
+	previous := in.Tier
+	restored := previous == nil || previous.Provisional
 	if restored {
-		prev = new(PublishedTier(in.Published.Endpoints()))
+		previous = new(PublishedTier(in.Published.Endpoints()))
 	}
-	f := failover(in.Backend)
-	var look time.Time
-	out.Tiers = tiers.tiers
-	out.Tier, look = ChooseTier(f, out.Tiers, *prev, in.Now)
-	if !look.IsZero() && (out.Next.IsZero() || look.Before(out.Next)) {
-		out.Next = look
+	var next time.Time
+	out.Tiers = counts.tiers
+	out.Tier, next = ChooseTier(failover(in.Backend), out.Tiers, *previous, in.Now)
+	if !next.IsZero() && (out.Next.IsZero() || next.Before(out.Next)) {
+		out.Next = next
 	}
 	out.Tier.Provisional = restored && c.keepsPublished
 
 	noTier := out.Tier.Active == nil
-	out.FailOpen = noTier && tiers.endpoints > 0 &&
+	out.FailOpen = noTier && counts.endpoints > 0 &&
 		in.Backend.Spec.Failover.EffectiveWhenNoTierQualifies() == v1alpha1.NoTierAllEndpoints
 	for i := range c.Endpoints {
 		e := &c.Endpoints[i]
@@ -110,8 +109,8 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	return out
 }
 
-// judge sets the endpoints' health and whether they are terminating, and counts them by tier.
-func (p *Publication) judge(in PublishInput, c *Candidates, tiers *tally) {
+// setHealth sets whether the endpoints are healthy and terminating, and counts them by tier.
+func (p *Publication) setHealth(in PublishInput, c *Candidates, counts *tierCounts) {
 	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
 	initial := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady
 	probe := 0
@@ -124,31 +123,32 @@ func (p *Publication) judge(in PublishInput, c *Candidates, tiers *tally) {
 			p.States[i] = in.State(probe)
 			probe++
 		}
+
 		verdict := p.States[i].Verdict
 		if !enforced {
 			verdict = Healthy
 		}
-		e.Terminating = o.draining
 		published, healthy, unread := c.publishedHealth(i)
+		e.Terminating = o.draining
 		e.Healthy = verdict == Healthy || verdict == Unknown && (published && healthy || !published && initial)
 		e.Unread = unread && o.probed() && verdict == Unknown
 		if !o.draining {
-			tiers.count(e.Tier, verdict)
+			counts.add(e.Tier, verdict)
 		}
 	}
 }
 
-// tally counts the endpoints of each tier.
-type tally struct {
-	tiers     []Tier
-	last      int // index of the tier asked for last
+// tierCounts counts the endpoints of each tier.
+type tierCounts struct {
+	tiers     []Tier // sorted by number
+	last      int    // the index that tier returned last
 	endpoints int
 }
 
-// newTally knows every tier that has endpoints or waits for the first answer of a name, so that
-// count need not grow it.
-func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
-	t := &tally{}
+// newTierCounts returns every tier that has endpoints or waits for the first answer of a name, so
+// that add never inserts one.
+func newTierCounts(b *v1alpha1.ExternalBackend, c *Candidates) *tierCounts {
+	t := &tierCounts{}
 	for i := range c.origins {
 		if o := &c.origins[i]; !o.draining && !o.asPublished {
 			t.tier(c.Endpoints[i].Tier)
@@ -165,12 +165,13 @@ func newTally(b *v1alpha1.ExternalBackend, c *Candidates) *tally {
 	return t
 }
 
-// tier finds or makes the tier of that number: most of the time the last one.
-func (t *tally) tier(number int32) *Tier {
+// tier returns the tier with that number, and inserts it if necessary. Mostly it is the same as the
+// last one.
+func (t *tierCounts) tier(number int32) *Tier {
 	if t.last < len(t.tiers) && t.tiers[t.last].Number == number {
 		return &t.tiers[t.last]
 	}
-	i, ok := slices.BinarySearchFunc(t.tiers, number, func(t Tier, p int32) int { return cmp.Compare(t.Number, p) })
+	i, ok := slices.BinarySearchFunc(t.tiers, number, func(t Tier, n int32) int { return cmp.Compare(t.Number, n) })
 	if !ok {
 		t.tiers = slices.Insert(t.tiers, i, Tier{Number: number})
 	}
@@ -178,7 +179,7 @@ func (t *tally) tier(number int32) *Tier {
 	return &t.tiers[i]
 }
 
-func (t *tally) count(number int32, v Verdict) {
+func (t *tierCounts) add(number int32, v Verdict) {
 	tier := t.tier(number)
 	tier.Endpoints++
 	t.endpoints++

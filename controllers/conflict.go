@@ -52,7 +52,8 @@ func (r *reconciliation) conflictMessage() string {
 	return r.observed.foreign.message(name)
 }
 
-// attachesToSelector reports whether the Service that serviceRef names chooses its endpoints itself.
+// attachesToSelector reports whether the Service that serviceRef names chooses its endpoints
+// itself.
 func (r *reconciliation) attachesToSelector() bool {
 	return !r.managesService() && r.service != nil && len(r.service.Spec.Selector) > 0
 }

@@ -68,8 +68,8 @@ func families(f plan.Families) resolve.Families {
 
 // names are those that targets are given by.
 type names struct {
-	// questions are to be looked up, by target; refusals are what policy says of the names as such. A
-	// name that it denies is not even asked for: a query, too, reaches someone.
+	// questions are to be looked up, by target; refusals are what policy says of the names as such.
+	// A name that it denies is not even asked for: a query, too, reaches someone.
 	questions map[string]resolve.Question
 	refusals  map[string]plan.Refusal
 }

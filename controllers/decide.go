@@ -30,13 +30,14 @@ type conflict int
 
 const (
 	noConflict conflict = iota
-	// foreignService: the Service is protected, chooses its endpoints itself, or is somebody else's.
+	// foreignService: the Service is protected, chooses its endpoints itself, or is somebody
+	// else's.
 	foreignService
-	// predecessorsService: the Service belongs to an earlier ExternalBackend of the same name, and the
-	// garbage collector is about to delete it.
+	// predecessorsService: the Service belongs to an earlier ExternalBackend of the same name, and
+	// the garbage collector is about to delete it.
 	predecessorsService
-	// otherConflict: for example, the Service has lost our label and owner, or somebody else publishes
-	// endpoints behind it.
+	// otherConflict: for example, the Service has lost our label and owner, or somebody else
+	// publishes endpoints behind it.
 	otherConflict
 	// unsettledService: the Service may still be restored, or the write showed a conflict that the
 	// cache does not show yet.
@@ -47,7 +48,8 @@ const (
 type situation struct {
 	// backend is the ExternalBackend with the spec that is in force.
 	backend *v1alpha1.ExternalBackend
-	// specKnown reports whether that spec is valid. After a restart, the last valid one is not known.
+	// specKnown reports whether that spec is valid. After a restart, the last valid one is not
+	// known.
 	specKnown bool
 	conflict  conflict
 	// service is the Service after it was written; nil where it is missing.

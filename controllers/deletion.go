@@ -13,14 +13,6 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// collected reports whether the garbage collector is deleting b: it deletes or releases what b owns,
-// and then removes its finalizer.
-func collected(b *v1alpha1.ExternalBackend) bool {
-	return !b.DeletionTimestamp.IsZero() && slices.ContainsFunc(b.Finalizers, func(f string) bool {
-		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
-	})
-}
-
 // finished reports whether nothing is left to do for b, because it is being deleted or gone. If
 // another finalizer blocks its deletion, existing slices are kept current, and nothing is created.
 func (r *Reconciler) finished(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation) (bool, error) {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -38,8 +39,8 @@ const (
 type pendingEvent struct {
 	kind, reason, action, text string
 	// field is the part of the ExternalBackend that the event is about. The recorder merges events
-	// that differ only in their text and keeps the first text, so events about different things need
-	// different fields.
+	// that differ only in their text and keeps the first text, so events about different things
+	// need different fields.
 	field string
 	// perEndpoint marks an event about a single endpoint, of which there may be many.
 	perEndpoint bool
@@ -192,4 +193,20 @@ func trafficEvents(b *v1alpha1.ExternalBackend, p *plan.Publication, before last
 			"every endpoint of an Active target is ready, whatever its health."))
 	}
 	return out
+}
+
+// lastReported is what events and metrics have reported last.
+type lastReported struct {
+	verdicts
+	tier     *int32
+	failOpen bool
+	// hadEndpoints is set once the object has had an endpoint. Before that it has no tier that
+	// could change.
+	hadEndpoints bool
+}
+
+// seenService identifies a Service, so that a new one of the same name is noticed.
+type seenService struct {
+	uid       types.UID
+	clusterIP string
 }

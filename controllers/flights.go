@@ -14,11 +14,12 @@ import (
 
 const (
 	// workers is how many reconciles run at once. They mostly wait for the API server, so there are
-	// more of them than processors; but each may hold the plan of a large ExternalBackend in memory.
+	// more of them than processors; but each may hold the plan of a large ExternalBackend in
+	// memory.
 	workers = 16
-	// patience is how long a reconcile may wait for the API server in all before its worker turns to
-	// another one. It is shorter the more of them wait already, so that many slow ones together hold
-	// the workers hardly longer than one does.
+	// patience is how long a reconcile may wait for the API server in all before its worker turns
+	// to another one. It is shorter the more of them wait already, so that many slow ones together
+	// hold the workers hardly longer than one does.
 	patience = 500 * time.Millisecond
 	// maxDetached bounds how many reconciles wait without a worker. Those beyond keep theirs.
 	maxDetached = 128

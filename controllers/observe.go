@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -11,17 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/writecache"
-)
-
-// The fields by which the cache finds objects.
-const (
-	indexBackend = "backend" // EndpointSlices with our labels, by ExternalBackend
-	indexOwner   = "owner"   // EndpointSlices with our annotation or without a manager, by the UID of their controller
-	indexService = "service" // EndpointSlices and ExternalBackends, by Service
 )
 
 // observation is what the cluster says about one ExternalBackend. Once read it does not change.
@@ -30,8 +21,8 @@ type observation struct {
 	// says what is wrong with its own.
 	backend *v1alpha1.ExternalBackend
 	invalid string
-	// specKnown reports whether the spec of backend is valid. After a restart the last valid one is not
-	// known.
+	// specKnown reports whether the spec of backend is valid. After a restart the last valid one is
+	// not known.
 	specKnown bool
 	// status is the one that was written last.
 	status v1alpha1.ExternalBackendStatus
@@ -39,19 +30,13 @@ type observation struct {
 
 	// service is the Service of that name, whoever owns it; nil where there is none.
 	service *corev1.Service
-	// previousAdopterGone reports whether the ExternalBackend whose label the Service has is gone, or
-	// has moved to another Service.
+	// previousAdopterGone reports whether the ExternalBackend whose label the Service has is gone,
+	// or has moved to another Service.
 	previousAdopterGone bool
 	// slices are ours.
 	slices []*discoveryv1.EndpointSlice
 
-	siblings
-	foreign
-	// retainedUntil is when more retained slices become removable; zero for never.
-	retainedUntil time.Time
-	// handover is what the foreign objects that may be removed publish, and the slices that former
-	// siblings left.
-	handover []endpointslice.Endpoint
+	others
 }
 
 // observe reads all that a reconcile of b goes by, from the cache and from our own writes.
@@ -79,7 +64,7 @@ func (r *Reconciler) observe(
 	}
 	o.slices = state.writes.Slices(cached, r.now())
 
-	if err := r.readOthers(ctx, o, &state.planning); err != nil {
+	if o.others, err = r.readOthers(ctx, b, o.service, o.slices, &state.planning); err != nil {
 		return nil, err
 	}
 	o.view, err = r.policies.view(ctx, b.Namespace)
@@ -126,77 +111,4 @@ func (r *Reconciler) previousAdopterGone(
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
 	return collected(&adopter) || adopter.Spec.ServiceRef != nil || plan.ServiceName(&adopter) != service.Name, nil
-}
-
-// readOwnSlices returns the slices of b as the cache shows them, which nobody may change: those with
-// its labels, and those that it controls, itself or by its Service, whatever has happened to their
-// labels. Other managers' slices, too, have the Service as their controller.
-func (r *Reconciler) readOwnSlices(
-	ctx context.Context, b *v1alpha1.ExternalBackend, service *corev1.Service,
-) ([]*discoveryv1.EndpointSlice, error) {
-	out, err := r.slicesOf(ctx, client.ObjectKeyFromObject(b))
-	if err != nil {
-		return nil, err
-	}
-	owners := []types.UID{b.UID}
-	if service != nil && b.Spec.ServiceRef == nil && plan.Owns(b, service) {
-		owners = append(owners, service.UID)
-	}
-
-	for _, uid := range owners {
-		controlled, err := r.listSlices(ctx, b.Namespace, indexOwner, string(uid))
-		if err != nil {
-			return nil, err
-		}
-		known := sliceNames(out)
-		for _, s := range controlled {
-			if !known[s.Name] && (uid == b.UID || !plan.Adopted(b, service) || writtenFor(s, b.Name)) {
-				out = append(out, s)
-			}
-		}
-	}
-	return out, nil
-}
-
-// sliceNames returns a set, because an ExternalBackend may have ten thousand slices.
-func sliceNames(list []*discoveryv1.EndpointSlice) map[string]bool {
-	names := make(map[string]bool, len(list))
-	for _, s := range list {
-		names[s.Name] = true
-	}
-	return names
-}
-
-// writtenFor reports whether s is a slice of ours that names no other ExternalBackend. Behind an
-// adopted Service there may be slices of others, or of an earlier ExternalBackend.
-func writtenFor(s *discoveryv1.EndpointSlice, backend string) bool {
-	name := s.Labels[v1alpha1.LabelName]
-	return ours(s) && (name == "" || name == backend)
-}
-
-// ours reports whether the slice has a mark of ours, so that it does not only have a name that we
-// would choose.
-func ours(s *discoveryv1.EndpointSlice) bool {
-	return endpointslice.Annotated(s) || s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
-}
-
-// slicesOf returns the slices with the labels of an ExternalBackend as the cache shows them, which
-// nobody may change.
-func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
-	return r.listSlices(ctx, key.Namespace, indexBackend, key.Name)
-}
-
-func (r *Reconciler) listSlices(
-	ctx context.Context, namespace, index, value string,
-) ([]*discoveryv1.EndpointSlice, error) {
-	var list discoveryv1.EndpointSliceList
-	found := client.MatchingFields{index: value}
-	if err := r.List(ctx, &list, client.InNamespace(namespace), found, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, err
-	}
-	out := make([]*discoveryv1.EndpointSlice, len(list.Items))
-	for i := range list.Items {
-		out[i] = &list.Items[i]
-	}
-	return out, nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -28,65 +29,80 @@ const (
 	labelEndpointsOwner = "endpoints.kubernetes.io/managed-by"
 )
 
+// others is what the other ExternalBackends on a Service publish, and what somebody else does.
+type others struct {
+	siblings
+	foreign
+	// retainedUntil is when more slices of former siblings become removable; zero for never.
+	retainedUntil time.Time
+	// handover is what the foreign objects that may be removed publish, and what former siblings
+	// left.
+	handover []endpointslice.Endpoint
+}
+
 // siblings are the other ExternalBackends on the Service.
 type siblings struct {
 	// siblingEndpoints is what they publish, in part older siblings and in part younger ones.
 	siblingEndpoints, olderSiblingEndpoints, youngerSiblingEndpoints []endpointslice.Endpoint
 	// siblingNames has the sibling behind each of these addresses.
 	siblingNames map[netip.Addr]string
-	// abandoned are slices whose ExternalBackend is gone.
-	abandoned []*discoveryv1.EndpointSlice
-	// retained are those of them that were retained with the Service.
-	retained []*discoveryv1.EndpointSlice
 }
 
 // foreign is what somebody else publishes behind the Service.
 type foreign struct {
 	// conflicting names what we may not remove.
 	conflicting []string
-	// removableSlices and removableEndpoints are what we may remove once our endpoints are published.
+	// removableSlices and removableEndpoints are what we may remove once our endpoints are
+	// published.
 	removableSlices    []*discoveryv1.EndpointSlice
 	removableEndpoints *metav1.PartialObjectMetadata
 	// mirroredSlices are deleted together with the Endpoints that they mirror.
 	mirroredSlices []*discoveryv1.EndpointSlice
 }
 
-// readOthers reads what others publish behind the Service.
-func (r *Reconciler) readOthers(ctx context.Context, o *observation, state *planningState) error {
-	b := o.backend
-	service := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
-	behind, err := r.listSlices(ctx, service.Namespace, indexService, service.Name)
+// readOthers reads what others publish behind the Service of b. own are the slices of b.
+func (r *Reconciler) readOthers(
+	ctx context.Context, b *v1alpha1.ExternalBackend, service *corev1.Service,
+	own []*discoveryv1.EndpointSlice, state *planningState,
+) (others, error) {
+	var o others
+	key := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
+	behind, err := r.listSlices(ctx, key.Namespace, indexService, key.Name)
 	if err != nil {
-		return err
+		return o, err
 	}
-	own := sliceNames(o.slices)
-	behind = slices.DeleteFunc(behind, func(s *discoveryv1.EndpointSlice) bool { return own[s.Name] })
-	if o.siblings, err = r.readSiblings(ctx, b, behind); err != nil {
-		return err
+	names := sliceNames(own)
+	behind = slices.DeleteFunc(behind, func(s *discoveryv1.EndpointSlice) bool { return names[s.Name] })
+	var abandoned []*discoveryv1.EndpointSlice
+	if o.siblings, abandoned, err = r.readSiblings(ctx, b, behind); err != nil {
+		return o, err
 	}
-	endpoints, err := r.readEndpoints(ctx, service, state)
+	endpoints, err := r.readEndpoints(ctx, key, state)
 	if err != nil {
-		return err
+		return o, err
 	}
 
-	o.foreign = classifyForeign(b, o.service, behind, endpoints)
-	o.classifyAbandoned()
+	o.foreign = classifyForeign(b, service, behind, endpoints)
+	retained := o.classifyAbandoned(abandoned)
 	removable := len(o.removableSlices)+len(o.mirroredSlices) > 0 || o.removableEndpoints != nil
 	if adopts(b) && removable {
-		if err := r.readHandover(ctx, service, o); err != nil {
-			return err
+		published, err := r.readHandover(ctx, key, &o.foreign)
+		if err != nil {
+			return o, err
 		}
+		o.handover = append(o.handover, published...)
 	}
 
-	due, next := state.abandoned(o.retained, r.now())
+	due, next := state.takeOver(retained, r.now())
 	o.removableSlices, o.retainedUntil = append(o.removableSlices, due...), next
-	return nil
+	return o, nil
 }
 
-// readSiblings reads the ExternalBackends whose slices are behind the Service.
+// readSiblings reads the ExternalBackends whose slices are behind the Service. It also returns the
+// slices whose ExternalBackend is gone.
 func (r *Reconciler) readSiblings(
 	ctx context.Context, b *v1alpha1.ExternalBackend, behind []*discoveryv1.EndpointSlice,
-) (siblings, error) {
+) (out siblings, abandoned []*discoveryv1.EndpointSlice, err error) {
 	bySibling := map[string][]*discoveryv1.EndpointSlice{}
 	for _, s := range behind {
 		if managedByUs(s) {
@@ -95,24 +111,19 @@ func (r *Reconciler) readSiblings(
 		}
 	}
 
-	var out siblings
 	for name, theirs := range bySibling {
 		var sibling v1alpha1.ExternalBackend
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
 		switch {
 		case apierrors.IsNotFound(err), err == nil && collected(&sibling):
-			out.abandoned = append(out.abandoned, theirs...)
+			abandoned = append(abandoned, theirs...)
 		case err != nil:
-			return siblings{}, err
+			return out, nil, err
 		default:
 			out.add(name, endpointslice.Published(theirs).Endpoints(), isOlder(&sibling, b))
 		}
 	}
-	return out, nil
-}
-
-func managedByUs(s *discoveryv1.EndpointSlice) bool {
-	return s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
+	return out, abandoned, nil
 }
 
 // add adds what the sibling of that name publishes.
@@ -196,15 +207,12 @@ func adopts(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.Service != nil && b.Spec.Service.AdoptionPolicy == v1alpha1.AdoptionPolicyIfSelectorless
 }
 
-// ownerless reports whether the garbage collector will never delete s.
-func ownerless(s *discoveryv1.EndpointSlice) bool { return len(s.OwnerReferences) == 0 }
-
 // classifyAbandoned decides about slices whose ExternalBackend is gone. Those without an owner wait
 // for it to come back, as in a restore: nobody touches them, and their addresses stay claimed. All
 // others are taken over: those that the garbage collector is about to delete with the
-// ExternalBackend, and, in time, those that were retained with the Service.
-func (o *observation) classifyAbandoned() {
-	for _, s := range o.abandoned {
+// ExternalBackend, and, in time, those that were retained with the Service, which it returns.
+func (o *others) classifyAbandoned(abandoned []*discoveryv1.EndpointSlice) (retained []*discoveryv1.EndpointSlice) {
+	for _, s := range abandoned {
 		published := endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
 		if ownerless(s) {
 			o.add(s.Labels[v1alpha1.LabelName], published, true)
@@ -212,34 +220,36 @@ func (o *observation) classifyAbandoned() {
 		}
 		o.handover = append(o.handover, published...)
 		if owner := metav1.GetControllerOf(s); owner == nil || owner.Kind != "ExternalBackend" {
-			o.retained = append(o.retained, s)
+			retained = append(retained, s)
 		}
 	}
+	return retained
 }
 
 // readHandover reads the endpoints of foreign objects that may be removed. The cache does not keep
 // them.
-func (r *Reconciler) readHandover(ctx context.Context, service types.NamespacedName, o *observation) error {
+func (r *Reconciler) readHandover(
+	ctx context.Context, service types.NamespacedName, o *foreign,
+) ([]endpointslice.Endpoint, error) {
 	var full []*discoveryv1.EndpointSlice
 	for _, s := range slices.Concat(o.removableSlices, o.mirroredSlices) {
 		var live discoveryv1.EndpointSlice
 		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(s), &live); err == nil {
 			full = append(full, &live)
 		} else if !apierrors.IsNotFound(err) {
-			return err
+			return nil, err
 		}
 	}
-	o.handover = append(o.handover, endpointslice.Published(full).Endpoints()...)
-
+	published := endpointslice.Published(full).Endpoints()
 	if o.removableEndpoints == nil {
-		return nil
+		return published, nil
 	}
+
 	var endpoints corev1.Endpoints //nolint:staticcheck // existing ones must be taken over
 	if err := r.Live.Get(ctx, service, &endpoints); err != nil {
-		return client.IgnoreNotFound(err)
+		return published, client.IgnoreNotFound(err)
 	}
-	o.handover = append(o.handover, plan.ReadEndpoints(&endpoints)...)
-	return nil
+	return slices.Concat(published, plan.ReadEndpoints(&endpoints)), nil
 }
 
 // message names what others publish behind the Service and we may not remove; "" where
@@ -254,4 +264,39 @@ func (o *foreign) message(service string) string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text + "."
+}
+
+// keptGrace is how long slices that were retained with their Service wait for their ExternalBackend
+// before a sibling takes them over. Whoever deletes or applies several at once does so in some
+// order.
+const keptGrace = 10 * time.Second
+
+// takeOver returns the retained slices whose ExternalBackend has been gone for keptGrace, and when
+// there will be more.
+func (s *planningState) takeOver(
+	retained []*discoveryv1.EndpointSlice, now time.Time,
+) (due []*discoveryv1.EndpointSlice, next time.Time) {
+	goneSince := make(map[string]time.Time)
+	for _, slice := range retained {
+		name := slice.Labels[v1alpha1.LabelName]
+		goneSince[name] = now
+		if since, ok := s.goneSince[name]; ok {
+			goneSince[name] = since
+		}
+		if at := goneSince[name].Add(keptGrace); at.After(now) {
+			next = earlier(next, at)
+		} else {
+			due = append(due, slice)
+		}
+	}
+	s.goneSince = goneSince
+	return due, next
+}
+
+// collected reports whether the garbage collector is deleting b: it deletes or releases what b
+// owns, and then removes its finalizer.
+func collected(b *v1alpha1.ExternalBackend) bool {
+	return !b.DeletionTimestamp.IsZero() && slices.ContainsFunc(b.Finalizers, func(f string) bool {
+		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
+	})
 }

@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,7 +13,6 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
-	"github.com/external-backend/operator/internal/resolve"
 )
 
 // slicePlan is what publish goes by.
@@ -44,8 +42,9 @@ func (r *reconciliation) publish(ctx context.Context) {
 }
 
 // publishAhead creates the slices for ports that the Service is about to get. kube-proxy ignores
-// them as long as the Service lacks these ports, and uses them as soon as it has them, so a port that
-// is renamed is served all the time. publishAhead reports whether the Service may be written now.
+// them as long as the Service lacks these ports, and uses them as soon as it has them, so a port
+// that is renamed is served all the time. publishAhead reports whether the Service may be written
+// now.
 func (r *reconciliation) publishAhead(ctx context.Context) bool {
 	if !r.managesService() || r.service == nil || len(r.slices) == 0 || !plan.Resolves(r.backend) {
 		return true
@@ -108,51 +107,13 @@ func (r *reconciliation) planSlices() slicePlan {
 	return p
 }
 
-// template is what all slices of the ExternalBackend share.
-func (r *reconciliation) template(t serviceTraits) endpointslice.Template {
-	b := r.backend
-	return endpointslice.Template{
-		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name,
-		Labels: plan.ServiceLabels(b), Owner: plan.SliceOwner(b, r.service),
-		Headless: t.Headless, ZoneHints: t.ZoneHints, NodeHints: t.NodeHints,
-		Taken: r.state.planning.takenNames, Max: r.Options.MaxEndpointsPerSlice,
-	}
-}
-
 // resolve hands the names to the resolver and returns its answers, by target.
 func (r *reconciliation) resolve(families plan.Families, published *endpointslice.PublishedEndpoints) map[string]plan.Answer {
 	names := wanted(r.backend, families, r.observed.view)
 	engines := &r.state.engines
-	r.Resolver.Sync(r.key(), r.dnsConfig(), names.wanted(r.backend, published, !engines.started))
+	r.Resolver.Sync(r.key(), r.permittedDNS(), names.wanted(r.backend, published, !engines.started))
 	engines.started = true
 	return names.answers(r.backend, published, r.Resolver.Snapshot(r.key()))
-}
-
-// dnsConfig says how to look names up. It leaves out the nameservers that policy denies.
-func (r *reconciliation) dnsConfig() resolve.Config {
-	spec, refs := r.backend.Spec.DNS, r.state.planning.refs
-	if spec == nil || len(spec.Nameservers) == 0 {
-		return dnsConfig(spec, nil, refs.dnsMissing, refs)
-	}
-
-	status := &r.result.status
-	var allowed []netip.AddrPort
-	for i, text := range spec.Nameservers {
-		ns, err := parseNameserver(text, spec.Transport)
-		d := r.observed.view.Nameserver(ns)
-		d.Allowed = d.Allowed && err == nil
-		if d.Allowed {
-			allowed = append(allowed, ns)
-		}
-		field := fmt.Sprintf("spec.dns.nameservers[%d] (%s)", i, d.Kind)
-		if !d.Allowed && status.Nameserver == "" {
-			status.Nameserver = field
-		}
-		if d.WouldDeny && status.NameserverAudited == "" {
-			status.NameserverAudited = field
-		}
-	}
-	return dnsConfig(spec, allowed, refs.dnsMissing || len(allowed) == 0, refs)
 }
 
 // probe hands the planned probes to the prober and takes its verdicts.
@@ -187,8 +148,8 @@ func (r *reconciliation) publishName(ctx context.Context) {
 	r.result.status.Candidates, r.result.status.Publication = &candidates, &publication
 }
 
-// removeForeignEndpoints removes what others publish behind the Service and may be removed, now that
-// our endpoints are published.
+// removeForeignEndpoints removes what others publish behind the Service and may be removed, now
+// that our endpoints are published.
 func (r *reconciliation) removeForeignEndpoints(ctx context.Context) {
 	for _, s := range r.observed.removableSlices {
 		err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID})

@@ -1,18 +1,19 @@
 package controllers
 
 import (
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
-	"github.com/external-backend/operator/internal/writecache"
 )
 
 // reconciliation is one attempt to bring the objects of one ExternalBackend to its spec.
@@ -24,9 +25,9 @@ type reconciliation struct {
 	observed *observation
 	state    *backendState
 
-	// service is the Service as it was read or written last. Where it can't be given the ports of the
-	// spec, it has them all the same, and oldService is the Service as it is: endpoints are published
-	// for the ports of both.
+	// service is the Service as it was read or written last. Where it can't be given the ports of
+	// the spec, it has them all the same, and oldService is the Service as it is: endpoints are
+	// published for the ports of both.
 	service, oldService *corev1.Service
 	// slices are ours, as they were read or created.
 	slices []*discoveryv1.EndpointSlice
@@ -57,7 +58,8 @@ type result struct {
 	// next is when time alone changes something; zero for never.
 	next time.Time
 	err  error
-	// stale is set when a write showed that the plan was based on the past. The state knows better now.
+	// stale is set when a write showed that the plan was based on the past. The state knows better
+	// now.
 	stale bool
 	// refused is set when the API server refused a write for a reason that hardly goes away soon.
 	refused bool
@@ -85,30 +87,39 @@ func (o *result) fail(reason, message string, err error) {
 // ok reports whether nothing has failed so far.
 func (o *result) ok() bool { return o.status.Programmed == "" }
 
-// requeueAfter returns how long to wait for the first moment at which something changes by time
-// alone; 0 for never. Status is due at statusDue.
-func (r *reconciliation) requeueAfter(statusDue time.Time) time.Duration {
-	next := r.retryAt()
-	if r.state.writes.AwaitingCache() {
-		next = earlier(next, r.now().Add(writecache.CreationTimeout))
+// assumePorts goes on as if the Service had the ports of the spec, which it can't be given at
+// present. Endpoints are published for these ports and for those that the Service has.
+func (r *reconciliation) assumePorts() {
+	if r.service == nil || !r.managesService() {
+		return
 	}
-	reported := &r.state.reported
-	summaryDue := earlier(reported.events.summaryDue(), reported.logged.summaryDue())
-	return r.after(earlier(next, earlier(statusDue, summaryDue)))
+	if next, lags := plan.WithPorts(r.backend, r.service); lags {
+		r.oldService, r.service = r.service, next
+	}
 }
 
-// retryAt returns when to reconcile again without an event; zero for never. A refusal is no error:
-// users find it in status, and the pause before the next attempt doubles each time.
-func (r *reconciliation) retryAt() time.Time {
-	refusals := &r.state.planning.refusals
-	switch {
-	case r.result.late:
-		return r.now()
-	case !r.result.refused:
-		*refusals = 0
-		return r.result.next
+// refusedRetry is the longest pause between two attempts of a write that was refused. A node port
+// may have become free, a quota may have been raised, a webhook corrected.
+const refusedRetry = 30 * time.Second
+
+// refused reports whether the API server refuses a write because of its content or its author. Only
+// a change by somebody can help, so the write is not repeated at once.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
+}
+
+// refusal is what the API server said, without the name of the object in front.
+func refusal(err error) string {
+	status, ok := err.(apierrors.APIStatus)
+	if ok && status.Status().Details != nil && len(status.Status().Details.Causes) > 0 {
+		var texts []string
+		for _, c := range status.Status().Details.Causes {
+			texts = append(texts, strings.TrimPrefix(c.Field+": "+c.Message, ": "))
+		}
+		return strings.Join(texts[:min(len(texts), 3)], "; ")
 	}
-	pause := min(time.Second<<min(*refusals, 10), refusedRetry)
-	*refusals++
-	return earlier(r.result.next, r.now().Add(pause))
+	if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		return "the API server can't be reached"
+	}
+	return err.Error()
 }

@@ -96,13 +96,15 @@ func hasReferences(b *v1alpha1.ExternalBackend) bool {
 
 // readReferences reads the Secrets and ConfigMaps that b names, in its own namespace. If the API
 // server does not answer, it returns what was read before; what was never read is missing.
-func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBackend, before references) references {
-	if !before.due(b, r.now()) {
+func readReferences(
+	ctx context.Context, live client.Reader, b *v1alpha1.ExternalBackend, before references, now time.Time,
+) references {
+	if !before.due(b, now) {
 		return before
 	}
 
 	// The client logs bodies at high verbosity, which must not happen to Secrets.
-	check := referenceReader{ctx: logr.NewContext(ctx, logr.Discard()), live: r.Live, namespace: b.Namespace}
+	check := referenceReader{ctx: logr.NewContext(ctx, logr.Discard()), live: live, namespace: b.Namespace}
 	dns := check
 	out := references{generation: b.Generation}
 	if t := checkTLS(b); t != nil {
@@ -128,7 +130,7 @@ func (r *Reconciler) readReferences(ctx context.Context, b *v1alpha1.ExternalBac
 		out.failures = failures
 	}
 
-	out.read = r.now()
+	out.read = now
 	if out.missingSince = out.read; before.problem.Reason != "" && before.generation == b.Generation {
 		out.missingSince = before.missingSince
 	}

@@ -115,13 +115,3 @@ func (r *reconciliation) verdictEvents(tier *int32) []pendingEvent {
 	r.Metrics.endpoints(r.key(), plan.CountStates(r.result.status.Candidates, p))
 	return events
 }
-
-// lastReported is what events and metrics have reported last.
-type lastReported struct {
-	verdicts
-	tier     *int32
-	failOpen bool
-	// hadEndpoints is set once the object has had an endpoint. Before that it has no tier that could
-	// change.
-	hadEndpoints bool
-}

@@ -76,8 +76,9 @@ func (r *reconciliation) bringService(ctx context.Context) conflict {
 	return found
 }
 
-// restoredUntil returns until when the Service may still be restored; zero if nobody waits for that.
-// Only an ExternalBackend waits that has just been created and whose slices exist without an owner.
+// restoredUntil returns until when the Service may still be restored; zero if nobody waits for
+// that. Only an ExternalBackend waits that has just been created and whose slices exist without an
+// owner.
 func (r *reconciliation) restoredUntil() time.Time {
 	until := r.sinceStart(r.backend.CreationTimestamp).Add(serviceGrace)
 	wasProgrammed := meta.IsStatusConditionTrue(r.observed.status.Conditions, v1alpha1.ConditionProgrammed)
@@ -181,17 +182,6 @@ func (r *reconciliation) serviceRefused(ctx context.Context, planned *corev1.Ser
 	r.assumePorts()
 }
 
-// assumePorts goes on as if the Service had the ports of the spec, which it can't be given at
-// present. Endpoints are published for these ports and for those that the Service has.
-func (r *reconciliation) assumePorts() {
-	if r.service == nil || !r.managesService() {
-		return
-	}
-	if next, lags := plan.WithPorts(r.backend, r.service); lags {
-		r.oldService, r.service = r.service, next
-	}
-}
-
 // refused reports whether the API server has refused the transition that the spec of b asks for.
 func (t *headlessTransition) refused(b *v1alpha1.ExternalBackend) bool {
 	return t.why != "" && equality.Semantic.DeepEqual(t.service, b.Spec.Service) && equality.Semantic.DeepEqual(t.ports, b.Spec.Ports)
@@ -210,9 +200,9 @@ func (r *reconciliation) rollBackService(ctx context.Context) bool {
 }
 
 // dryRunCreate asks the API server whether it would accept the Service that follows half, a Service
-// of type ExternalName: from there is no way back to the cluster IP. It is asked to create a Service
-// like it, in a dry run. If a quota or a webhook can't answer that, nothing speaks against the
-// transition. A dry run does not find everything, for example not a node port out of range.
+// of type ExternalName: from there is no way back to the cluster IP. It is asked to create a
+// Service like it, in a dry run. If a quota or a webhook can't answer that, nothing speaks against
+// the transition. A dry run does not find everything, for example not a node port out of range.
 func (r *reconciliation) dryRunCreate(ctx context.Context, half *corev1.Service) error {
 	p := plan.Service(r.backend, half, r.observed.previousAdopterGone)
 	if p.Write == nil {

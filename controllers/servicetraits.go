@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 )
 
@@ -122,4 +123,15 @@ func otherTargetPort(b *v1alpha1.ExternalBackend) string {
 		}
 	}
 	return ""
+}
+
+// template is what all slices of the ExternalBackend share.
+func (r *reconciliation) template(t serviceTraits) endpointslice.Template {
+	b := r.backend
+	return endpointslice.Template{
+		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name,
+		Labels: plan.ServiceLabels(b), Owner: plan.SliceOwner(b, r.service),
+		Headless: t.Headless, ZoneHints: t.ZoneHints, NodeHints: t.NodeHints,
+		Taken: r.state.planning.takenNames, Max: r.Options.MaxEndpointsPerSlice,
+	}
 }

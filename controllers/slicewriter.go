@@ -62,8 +62,8 @@ type sliceWriter struct {
 	stale   bool
 	late    bool  // there was no time for all
 	err     error // the first
-	// refusal is why no more slices are created: the API server would refuse them, too, and there may
-	// be very many.
+	// refusal is why no more slices are created: the API server would refuse them, too, and there
+	// may be very many.
 	refusal error
 }
 

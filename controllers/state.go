@@ -1,7 +1,9 @@
 package controllers
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,22 +44,24 @@ func (s *backendState) lastSliceWrite() time.Time {
 
 // planningState is what the next plan goes by.
 type planningState struct {
-	// valid is the last valid spec, and validGeneration its generation. It is nil as long as there was
-	// none since the process started.
+	// valid is the last valid spec, and validGeneration its generation. It is nil as long as there
+	// was none since the process started.
 	valid           *v1alpha1.ExternalBackendSpec
 	validGeneration int64
 	refs            references
 	// publishNotReady is publishNotReadyAddresses of the Service when it was there last.
 	publishNotReady bool
-	// siblingEndpoints is what siblings published the last time. A sibling that hands an address over
-	// has just stopped to publish it.
+	// siblingEndpoints is what siblings published the last time. A sibling that hands an address
+	// over has just stopped to publish it.
 	siblingEndpoints []endpointslice.Endpoint
-	// goneSince says since when the former ExternalBackends of retained slices are known to be gone.
+	// goneSince says since when the former ExternalBackends of retained slices are known to be
+	// gone.
 	goneSince map[string]time.Time
 
 	tier  *plan.TierState
 	cache plan.Cache
-	// named are the addresses of the last plan and the names that led to them; nil before the first.
+	// named are the addresses of the last plan and the names that led to them; nil before the
+	// first.
 	named []plan.NamedAddr
 
 	// denied are the endpoints that policy took away while there was no valid spec. They come back
@@ -89,33 +93,6 @@ func (s *planningState) inForce(b *v1alpha1.ExternalBackend, valid bool) *v1alph
 		return &former
 	}
 	return b
-}
-
-// keptGrace is how long slices that were retained with their Service wait for their ExternalBackend
-// before a sibling takes them over. Whoever deletes or applies several at once does so in some
-// order.
-const keptGrace = 10 * time.Second
-
-// abandoned returns the retained slices whose ExternalBackend has been gone for keptGrace, and when
-// there will be more.
-func (s *planningState) abandoned(
-	retained []*discoveryv1.EndpointSlice, now time.Time,
-) (due []*discoveryv1.EndpointSlice, next time.Time) {
-	goneSince := make(map[string]time.Time)
-	for _, slice := range retained {
-		name := slice.Labels[v1alpha1.LabelName]
-		goneSince[name] = now
-		if since, ok := s.goneSince[name]; ok {
-			goneSince[name] = since
-		}
-		if at := goneSince[name].Add(keptGrace); at.After(now) {
-			next = earlier(next, at)
-		} else {
-			due = append(due, slice)
-		}
-	}
-	s.goneSince = goneSince
-	return due, next
 }
 
 // takeName records that an object of somebody else has the name of a slice.
@@ -151,8 +128,8 @@ type engineState struct {
 	dial map[netip.AddrPort]string
 }
 
-// mayDial returns the name that led to addr, and whether addr may be dialled. The prober calls it at
-// any time.
+// mayDial returns the name that led to addr, and whether addr may be dialled. The prober calls it
+// at any time.
 func (s *engineState) mayDial(addr netip.AddrPort) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,12 +179,6 @@ func (s *reportState) writtenVersion() string {
 	return ""
 }
 
-// seenService identifies a Service, so that a new one of the same name is noticed.
-type seenService struct {
-	uid       types.UID
-	clusterIP string
-}
-
 // stateStore holds the state of every ExternalBackend.
 type stateStore struct {
 	mu    sync.Mutex
@@ -238,4 +209,37 @@ func (s *stateStore) forget(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byKey, key)
+}
+
+// creationOrder puts the slices that the API server refused to create behind all others, the last
+// refused last. If it refuses only some, all others are created nevertheless.
+type creationOrder struct {
+	// refused holds the number of the last attempt of each refused slice, by name.
+	refused  map[string]int
+	attempts int
+}
+
+// refuse records that the API server refused to create s.
+func (o *creationOrder) refuse(s *discoveryv1.EndpointSlice) {
+	o.attempts++
+	o.refused[s.Name] = o.attempts
+}
+
+// sort returns the slices in the order in which to create them, and forgets all that are no longer
+// planned.
+func (o *creationOrder) sort(create []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	before := o.refused
+	o.refused = map[string]int{}
+	if len(before) == 0 {
+		return create
+	}
+
+	for _, s := range create {
+		if n, ok := before[s.Name]; ok {
+			o.refused[s.Name] = n
+		}
+	}
+	return slices.SortedStableFunc(slices.Values(create), func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Compare(o.refused[a.Name], o.refused[b.Name])
+	})
 }

@@ -1,0 +1,155 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/writecache"
+)
+
+// maxAttempts bounds how often a reconcile plans again at once because a write showed that the
+// cache was behind.
+const maxAttempts = 3
+
+// Reconcile brings the objects of one ExternalBackend to its spec. If the API server is slow, it
+// returns early, and returns the result when it is called again.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	return r.flights.run(ctx, req, r.reconcile)
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var b v1alpha1.ExternalBackend
+	err := r.Get(ctx, req.NamespacedName, &b)
+	switch {
+	case apierrors.IsNotFound(err):
+		r.forget(req.NamespacedName)
+		next, err := r.removeOrphans(ctx, req.NamespacedName)
+		return ctrl.Result{RequeueAfter: r.after(next)}, err
+	case err != nil:
+		return ctrl.Result{}, err
+	case collected(&b):
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	return r.reconcileBackend(ctx, &b)
+}
+
+// reconcileBackend observes the cluster, acts, and reports.
+func (r *Reconciler) reconcileBackend(ctx context.Context, b *v1alpha1.ExternalBackend) (ctrl.Result, error) {
+	key := client.ObjectKeyFromObject(b)
+	state := r.states.of(key)
+	if state.uid != b.UID { // a new object of that name
+		r.forget(key)
+		state = r.states.of(key)
+		state.uid = b.UID
+	}
+
+	var events []pendingEvent
+	for attempt := 1; ; attempt++ {
+		observed, err := r.observe(ctx, b, state)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		if finished, err := r.finished(ctx, b, observed); finished || err != nil {
+			r.forget(key)
+			return ctrl.Result{}, err
+		}
+
+		rec := newReconciliation(r, observed, state, events)
+		rec.act(ctx)
+		if rec.result.stale && attempt < maxAttempts {
+			events = rec.result.events
+			continue
+		}
+		return rec.finish(ctx)
+	}
+}
+
+// act writes the Service, decides about the slices, and does what was decided. It reports nothing.
+func (r *reconciliation) act(ctx context.Context) {
+	r.ownService(ctx)
+
+	conflict, why := r.conflict()
+	if r.observed.specKnown {
+		r.updateReferences(ctx)
+		if conflict == noConflict && r.backend.DeletionTimestamp.IsZero() {
+			conflict = r.bringService(ctx)
+		}
+	}
+	d := decide(situation{
+		backend: r.backend, specKnown: r.observed.specKnown, conflict: conflict,
+		service: r.service, hasSlices: len(r.slices) > 0,
+	})
+
+	if d.programmed != "" && d.programmed != v1alpha1.ReasonProgrammed {
+		r.result.fail(d.programmed, cmp.Or(why, serviceNotFound(r.backend)), nil)
+	}
+	if conflict == otherConflict {
+		r.assumePorts()
+	}
+	switch d.action {
+	case keep:
+	case withdrawDenied:
+		r.withdrawDenied(ctx)
+	case withdraw:
+		r.withdraw(ctx)
+	case reportEmpty:
+		r.reportWithdrawn()
+	case publishName:
+		r.publishName(ctx)
+	case publish:
+		r.publish(ctx)
+	}
+	r.result.status.Programmed = cmp.Or(r.result.status.Programmed, d.programmed)
+}
+
+// updateReferences reads the Secrets and ConfigMaps of the spec, if that is due.
+func (r *reconciliation) updateReferences(ctx context.Context) {
+	refs := readReferences(ctx, r.Live, r.backend, r.state.planning.refs, r.now())
+	r.state.planning.refs = refs
+	r.result.next = earlier(refs.next(r.backend), r.observed.retainedUntil)
+	r.result.status.References = &refs.problem
+}
+
+// finish reports what was done, and returns when to reconcile again.
+func (r *reconciliation) finish(ctx context.Context) (ctrl.Result, error) {
+	statusDue, err := r.report(ctx)
+	if err := cmp.Or(r.result.err, err); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: r.requeueAfter(statusDue)}, nil
+}
+
+// requeueAfter returns how long to wait for the first moment at which something changes by time
+// alone; 0 for never. Status is due at statusDue.
+func (r *reconciliation) requeueAfter(statusDue time.Time) time.Duration {
+	next := r.retryAt()
+	if r.state.writes.AwaitingCache() {
+		next = earlier(next, r.now().Add(writecache.CreationTimeout))
+	}
+	reported := &r.state.reported
+	summaryDue := earlier(reported.events.summaryDue(), reported.logged.summaryDue())
+	return r.after(earlier(next, earlier(statusDue, summaryDue)))
+}
+
+// retryAt returns when to reconcile again without an event; zero for never. A refusal is no error:
+// users find it in status, and the pause before the next attempt doubles each time.
+func (r *reconciliation) retryAt() time.Time {
+	refusals := &r.state.planning.refusals
+	switch {
+	case r.result.late:
+		return r.now()
+	case !r.result.refused:
+		*refusals = 0
+		return r.result.next
+	}
+	pause := min(time.Second<<min(*refusals, 10), refusedRetry)
+	*refusals++
+	return earlier(r.result.next, r.now().Add(pause))
+}

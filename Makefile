@@ -25,7 +25,7 @@ export GOWORK := off
 # All commands except the race detector have the same setting, so that they share one build cache.
 export CGO_ENABLED := 0
 
-MODULES := . devcluster test test/bench/slices tools
+MODULES := . devcluster test test/bench/slices test/prometheus tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 CONTROLLER_GEN := $(TOOL) controller-gen
 KUSTOMIZE := $(TOOL) kustomize

@@ -25,7 +25,7 @@ export GOWORK := off
 # All commands except the race detector have the same setting, so that they share one build cache.
 export CGO_ENABLED := 0
 
-MODULES := . devcluster test test/bench/slices test/prometheus tools
+MODULES := . devcluster test test/bench/slices tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 CONTROLLER_GEN := $(TOOL) controller-gen
 KUSTOMIZE := $(TOOL) kustomize
@@ -130,7 +130,8 @@ test: packages bin/devcluster ## Run all tests, under the race detector (root)
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster and no root
 	$(RACE) -timeout 10m ./...
-	cd test && $(RACE) ./admission
+	cd test && $(RACE) ./admission ./gitops
+	cd test/prometheus && go test $(TESTFLAGS) ./...
 
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp runs only the Go benchmarks that match

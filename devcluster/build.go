@@ -27,25 +27,26 @@ const (
 	corednsVersion = "v1.15.0"
 )
 
-// corednsPlugins are those a cluster or an authority needs; the stock CoreDNS drags in the SDKs of
-// several clouds.
+// corednsPlugins lists the plugins that a cluster or a nameserver needs. The standard CoreDNS
+// includes the SDKs of several clouds.
 var corednsPlugins = []string{"cache", "errors", "erratic", "file", "forward",
 	"kubernetes", "log", "ready", "template", "tls"}
 
-// envtestBinaries are what KUBEBUILDER_ASSETS holds by custom, and what Assets promises.
+// envtestBinaries lists the binaries that KUBEBUILDER_ASSETS and Assets have.
 var envtestBinaries = []string{"etcd", "kube-apiserver", "kubectl"}
 
-// product is one Go module that gives one or more binaries. Each is built in a main module of its
-// own: they want different versions of what they share.
+// product is a Go module from which binaries are built. Each product has its own main module,
+// because products need different versions of shared modules.
 type product struct {
 	name    string
 	module  string
 	version string
-	// version of the modules that upstream's go.mod takes from its own tree; "": they are dropped
+	// staging is the version of the modules that upstream's go.mod replaces by its own tree. If it is
+	// empty, such replacements are dropped.
 	staging string
 	mains   map[string]string // binary name -> package
 	ldflags string
-	source  string // main.go of our own
+	source  string // content of main.go; "": none
 }
 
 func products(kubernetes string) []product {
@@ -57,7 +58,7 @@ func products(kubernetes string) []product {
 	main.WriteString(")\n\nfunc main() { coremain.Run() }\n")
 
 	numbers := strings.SplitN(strings.TrimPrefix(kubernetes, "v"), ".", 3)
-	// kubectl reads the one, all others the other.
+	// kubectl reads its version from another of these packages than the other binaries.
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		fmt.Fprintf(&stamp, " -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s"+
 			" -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=1970-01-01T00:00:00Z", pkg, kubernetes, numbers[0], numbers[1])
@@ -76,17 +77,17 @@ func products(kubernetes string) []product {
 	}
 }
 
-// binDir holds all binaries that go with one Kubernetes version. Its name tells version, platform
-// and recipe, so nothing in it is ever stale.
+// binDir returns the directory with all binaries for one Kubernetes version. Its name contains
+// version, platform and a hash of the build, so its content is never stale.
 func binDir(cache, kubernetes string) string {
 	recipe := sha256.Sum256(fmt.Append(nil, products(kubernetes)))
 	name := fmt.Sprintf("kubernetes-%s-%s-%s-%x", kubernetes, runtime.GOOS, runtime.GOARCH, recipe[:4])
 	return filepath.Join(cache, name)
 }
 
-// Ensure builds what is not built yet for the given Kubernetes versions (none: the selected one),
-// and tells progress, which may be nil, about it. It needs the network (the Go module proxy), so it
-// has to come before [Enter].
+// Ensure builds missing binaries for the given Kubernetes versions (none: the selected one), and
+// reports to progress, which may be nil. It needs the network (the Go module proxy), so call it
+// before [Enter].
 func Ensure(ctx context.Context, progress io.Writer, versions ...string) error {
 	if len(versions) == 0 {
 		versions = []string{""}
@@ -99,9 +100,9 @@ func Ensure(ctx context.Context, progress io.Writer, versions ...string) error {
 	return nil
 }
 
-// Assets is the directory with the etcd, kube-apiserver and kubectl in use, for envtest's
-// BinaryAssetsDirectory: $KUBEBUILDER_ASSETS where it is set, else our own, built where they are
-// missing. It needs no namespaces.
+// Assets returns the directory with etcd, kube-apiserver and kubectl, for envtest's
+// BinaryAssetsDirectory: $KUBEBUILDER_ASSETS, or our own directory, whose missing binaries it
+// builds. It needs no namespaces.
 func Assets(ctx context.Context) (string, error) {
 	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
 		return dir, nil
@@ -113,11 +114,11 @@ func Assets(ctx context.Context) (string, error) {
 	return filepath.Dir(binaries["kubectl"]), nil
 }
 
-// ensure returns where the binaries are, by name, once the named ones (none: all) are there.
+// ensure returns the paths of the binaries by name, once the named ones (none: all) exist.
 //
-//  1. Those that KUBEBUILDER_ASSETS offers are taken from there.
-//  2. The others are looked up in the cache; where all are there, that is all.
-//  3. Under a lock, the missing ones are built, product by product, in a scratch directory, and
+//  1. Those in KUBEBUILDER_ASSETS are used from there.
+//  2. The others are looked up in the cache. If none is missing, this is all.
+//  3. Under a lock, the missing ones are built in a scratch directory, one product after the other, and
 //     renamed into place.
 func ensure(ctx context.Context, progress io.Writer, version string, names ...string) (map[string]string, error) {
 	version, err := orSelected(version)
@@ -156,8 +157,8 @@ func ensure(ctx context.Context, progress io.Writer, version string, names ...st
 	return paths, nil
 }
 
-// locate tells where the binaries are or would be, and which of the named ones (none: all) are not
-// there.
+// locate returns the paths of the binaries by name, and which of the named ones (none: all) are
+// missing.
 func locate(cache, version string, names []string) (paths map[string]string, missing []string) {
 	paths = map[string]string{}
 	dir := binDir(cache, version)
@@ -183,8 +184,8 @@ func locate(cache, version string, names []string) (paths map[string]string, mis
 	return paths, missing
 }
 
-// lockCache makes sure that two processes don't build the same: the kernel frees the lock when its
-// holder dies.
+// lockCache makes sure that only one process builds. The kernel frees the lock when the process
+// ends.
 func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return nil, fmt.Errorf("devcluster: %w", err)
@@ -214,9 +215,8 @@ func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock fu
 	}
 }
 
-// build makes the named binaries in the cache's scratch directory (which a killed build may have
-// left behind, and which the caller's lock guards) and moves them to bin one by one, each whole or
-// not at all.
+// build builds the named binaries in the cache's scratch directory, and moves each complete binary
+// to bin. The caller holds the lock. A killed build may have left a scratch directory.
 func (p product) build(ctx context.Context, progress io.Writer, cache, bin string, names []string) error {
 	scratch := filepath.Join(cache, "build")
 	if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(filepath.Join(scratch, "tmp"), 0o750),
@@ -263,8 +263,8 @@ var (
 	localReplace  = regexp.MustCompile(`(?m)^.* => \.\.?/.*\n`)
 )
 
-// writeModule writes a main module that requires the product at exactly the versions its own go.mod
-// asks for. Upstream's go.sum and the checksum database vouch for what is downloaded.
+// writeModule writes a main module that requires the product, with exactly the versions in the
+// product's go.mod. Upstream's go.sum and the checksum database verify all downloads.
 func (p product) writeModule(ctx context.Context, dir string) error {
 	answer, err := goTool(ctx, dir, nil, "mod", "download", "-json", p.module+"@"+p.version)
 	if err != nil {
@@ -289,8 +289,8 @@ func (p product) writeModule(ctx context.Context, dir string) error {
 		os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600))
 }
 
-// goMod turns upstream's go.mod into that of the main module: modules from upstream's own tree
-// become their published versions, and the toolchain is the user's.
+// goMod turns upstream's go.mod into that of the main module. It replaces modules in upstream's own
+// tree by their published versions, and drops the toolchain, so that the user's is used.
 func (p product) goMod(upstream []byte) []byte {
 	mod := moduleLine.ReplaceAll(upstream, nil)
 	if p.staging != "" {
@@ -301,23 +301,23 @@ func (p product) goMod(upstream []byte) []byte {
 	return fmt.Appendf(nil, "module devcluster.invalid/%s\n%s\nrequire %s %s\n", p.name, mod, p.module, p.version)
 }
 
-// goTool runs the go command in dir and returns its output. What it says meanwhile goes to
-// progress, and ends up in the error.
+// goTool runs the go command in dir and returns its output. Its messages go to progress and into
+// the error.
 func goTool(ctx context.Context, dir string, progress io.Writer, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	// A user's flags, workspace or cross-compilation must not change what is built here.
+	// The user's flags, workspace or cross-compilation must not change the build.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "GO111MODULE=on", "CGO_ENABLED=0", "GOOS=", "GOARCH=",
 		"GOTMPDIR="+filepath.Join(dir, "tmp"), "PWD="+dir)
 	var stdout bytes.Buffer
 	said := &tail{next: progress}
 	cmd.Stdout, cmd.Stderr = &stdout, said
-	// A process group of its own, so that Ctrl-C leaves the ending to us; and no build outlives its
+	// The build has its own process group, so that a Ctrl-C reaches only the program. It ends with its
 	// caller.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	runtime.LockOSThread() // Pdeathsig follows the thread
+	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
 	defer runtime.UnlockOSThread()
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("go %s: %w\n%s", args[0], cmp.Or(ctx.Err(), err), said)
@@ -325,7 +325,7 @@ func goTool(ctx context.Context, dir string, progress io.Writer, args ...string)
 	return stdout.Bytes(), nil
 }
 
-// tail keeps the last few KiB of what is written to it, and hands everything on.
+// tail keeps the last 4 KiB of what is written to it, and writes everything to next.
 type tail struct {
 	next io.Writer
 	kept []byte
@@ -343,11 +343,11 @@ func (t *tail) Write(p []byte) (int, error) {
 
 func (t *tail) String() string { return string(bytes.TrimSpace(t.kept)) }
 
-// counter counts the lines of `go build -v`, one per compiled package, and reports the number every
-// few seconds.
+// counter counts the lines of `go build -v`, one per compiled package, and reports their number
+// every ten seconds.
 type counter struct {
 	title string
-	total int // packages in all; those in the build cache are not counted again
+	total int // all packages; those in the build cache are not compiled again
 	begin time.Time
 	lines atomic.Int64
 	stop  chan struct{}

@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// TestGoMod turns the two kinds of go.mod there are upstream into main modules that ask for
-// published versions alone.
-func TestGoMod(t *testing.T) {
+// Both kinds of upstream go.mod become main modules that require only published versions.
+func TestGoModRequiresPublishedVersions(t *testing.T) {
 	for _, test := range []struct {
 		product        product
 		upstream, want string
@@ -72,8 +71,8 @@ require go.etcd.io/etcd/server/v3 v3.6.16
 	}
 }
 
-// TestLocate prefers the binaries of KUBEBUILDER_ASSETS, for those that belong there by custom.
-func TestLocate(t *testing.T) {
+// The etcd, kube-apiserver and kubectl in KUBEBUILDER_ASSETS are used instead of our own.
+func TestKubebuilderAssetsArePreferred(t *testing.T) {
 	cache, assets := t.TempDir(), t.TempDir()
 	if _, missing := locate(cache, DefaultKubernetes, nil); len(missing) != 6 {
 		t.Errorf("an empty cache lacks %v", missing)
@@ -97,8 +96,8 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestLock keeps a second builder out until the first is done.
-func TestLock(t *testing.T) {
+// A second builder waits until the first one has finished.
+func TestLockKeepsSecondBuilderOut(t *testing.T) {
 	cache := t.TempDir()
 	unlock, err := lockCache(t.Context(), cache, t.Output())
 	if err != nil {
@@ -116,7 +115,8 @@ func TestLock(t *testing.T) {
 	unlock()
 }
 
-func TestVersion(t *testing.T) {
+// An empty version stands for the selected one, and any text that is not a version is refused.
+func TestVersionIsDefaultedAndChecked(t *testing.T) {
 	for env, want := range map[string]string{"": DefaultKubernetes, "1.36.4": "v1.36.4", "v1.36.4": "v1.36.4"} {
 		t.Setenv("DEVCLUSTER_KUBERNETES", env)
 		if got, err := orSelected(""); err != nil || got != want {
@@ -125,7 +125,7 @@ func TestVersion(t *testing.T) {
 	}
 	for _, bad := range []string{"latest", "1.37", "v1.37.1/../..", "v2.0.0"} {
 		if got, err := orSelected(bad); err == nil {
-			t.Errorf("%q is taken for %s", bad, got)
+			t.Errorf("%q is accepted as %s", bad, got)
 		}
 	}
 }

@@ -20,27 +20,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startTimeout bounds how long one component may take to become ready, on a machine that is busy
-// with other things.
+// startTimeout bounds how long one component may take to become ready on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// Options say what a cluster is to be like; the zero value is a good one.
+// Options configure a cluster. The zero value is a good default.
 type Options struct {
 	Kubernetes    string   // version, such as v1.36.4; default: the selected one, see [Kubernetes]
-	ProxyMode     string   // kube-proxy's: nftables (default) or iptables (needs that Debian package)
-	WithoutProxy  bool     // no kube-proxy; the node exists all the same
-	WithoutDNS    bool     // no DNS for the cluster
-	Audit         bool     // every request is told in AuditLog
+	ProxyMode     string   // of kube-proxy: nftables (default) or iptables (needs that Debian package)
+	WithoutProxy  bool     // run no kube-proxy; there still is a Node
+	WithoutDNS    bool     // run no DNS for the cluster
+	Audit         bool     // log every request in AuditLog
 	APIServerArgs []string // further flags for kube-apiserver
 }
 
 // Cluster is a running control plane with one node, on a [Network].
 type Cluster struct {
 	*Network
-	Kubeconfig string // path; the administrator's
+	Kubeconfig string // path of the administrator's kubeconfig
 	Bin        string // directory with kubectl
-	Logs       string // directory; $DEVCLUSTER_LOGS where set, which outlives the cluster
-	AuditLog   string // path; one JSON object of audit.k8s.io/v1 per line
+	Logs       string // directory of logs; $DEVCLUSTER_LOGS, if set, outlives the cluster
+	AuditLog   string // path; each line is a JSON object of audit.k8s.io/v1
 
 	options  Options
 	dir      string
@@ -52,16 +51,15 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	running map[Component]*process
-	resolv  string // what the cluster's resolv.conf is mounted over; "": nothing
+	resolv  string // path on which the cluster's resolv.conf is mounted; "": it is not mounted
 }
 
-// Start brings a cluster up, and returns when it is ready to use. Stop it before the next is
-// started.
+// Start starts a cluster, and returns when it is ready. Stop it before you start the next one.
 //
-//  1. The network, certificates and configuration files.
-//  2. etcd, then kube-apiserver, each once the one before is ready.
-//  3. The Node, then all that needs the API server, side by side.
-//  4. The program's names are resolved by the cluster's DNS.
+//  1. Create the network, certificates and configuration files.
+//  2. Start etcd, and then kube-apiserver.
+//  3. Create the Node, and start all other components in parallel.
+//  4. Resolve the program's names by the cluster's DNS.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if !inside {
 		return nil, errOutside
@@ -124,7 +122,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.useDNS()
 }
 
-// prepare makes all that is there before the first process: directories, namespaces, certificates,
+// prepare creates everything that the processes need: directories, namespaces, certificates and
 // configuration files.
 func (c *Cluster) prepare() (err error) {
 	c.dir = filepath.Join(c.Network.dir, "cluster")
@@ -183,11 +181,10 @@ func (c *Cluster) writeConfiguration() error {
 			return err
 		}
 	}
-	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil { // everybody resolves names
+	if err := os.Chmod(c.file("resolv.conf"), 0o644); err != nil { // every user resolves names
 		return err
 	}
-	// The proxy has the rights kube-proxy has everywhere; the others' own roles come with set-ups that
-	// are not ours.
+	// kube-proxy has its usual rights. The roles of the others come with installers that we don't use.
 	_, err = c.UserKubeconfig("system:kube-proxy")
 	for _, user := range []string{"system:kube-controller-manager", "system:coredns"} {
 		if err == nil {
@@ -199,11 +196,11 @@ func (c *Cluster) writeConfiguration() error {
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// useDNS mounts the cluster's resolv.conf over the program's.
+// useDNS mounts the cluster's resolv.conf over that of the program.
 func (c *Cluster) useDNS() error {
 	path, err := filepath.EvalSymlinks("/etc/resolv.conf")
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // resolvers then ask a server on loopback, and there is none
+		return nil // resolvers then ask a server on loopback, which does not exist
 	}
 	if err != nil {
 		return err
@@ -215,8 +212,8 @@ func (c *Cluster) useDNS() error {
 	return nil
 }
 
-// Stop ends all of the cluster at once, and removes what it held. The program's end would do so
-// too.
+// Stop kills all components, and removes the network and the data. The end of the program has the
+// same effect.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, component := range []Component{CoreDNS, Proxy, ControllerManager, APIServer, Etcd} {
@@ -228,8 +225,8 @@ func (c *Cluster) Stop() error {
 	return errors.Join(append(errs, c.Network.Close(), os.RemoveAll(c.dir))...)
 }
 
-// StartComponent starts a component that was stopped, with the same data and the same addresses,
-// and returns once it is ready.
+// StartComponent starts a stopped component with the same data and addresses, and returns once it
+// is ready.
 func (c *Cluster) StartComponent(ctx context.Context, component Component) error {
 	c.mu.Lock()
 	if c.running[component] != nil {
@@ -249,7 +246,7 @@ func (c *Cluster) StartComponent(ctx context.Context, component Component) error
 	return p.await(ctx, func(ctx context.Context) error { return c.ready(ctx, component) })
 }
 
-// StopComponent kills a component, as a crash would. One that doesn't run stays as it is.
+// StopComponent kills a component, like a crash. It does nothing if the component does not run.
 func (c *Cluster) StopComponent(component Component) {
 	c.mu.Lock()
 	p := c.running[component]
@@ -260,7 +257,7 @@ func (c *Cluster) StopComponent(component Component) {
 	}
 }
 
-// SignalComponent sends a signal: SIGSTOP makes a component hang, until SIGCONT.
+// SignalComponent sends a signal to a component. SIGSTOP makes it hang until SIGCONT.
 func (c *Cluster) SignalComponent(component Component, signal syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,18 +268,18 @@ func (c *Cluster) SignalComponent(component Component, signal syscall.Signal) er
 	return p.signal(signal)
 }
 
-// Node is the namespace of the cluster's one Node, in which kube-proxy routes: what a Pod or a host
-// sees, a client there sees.
+// Node returns the namespace of the cluster's only Node, with kube-proxy's rules. A client in there
+// sees the network like a Pod or the host.
 func (c *Cluster) Node() *Namespace { return c.node }
 
-// ClusterDNS is where the cluster's DNS answers: for cluster.local itself, for all else what
-// [UpstreamDNS] answers.
+// ClusterDNS returns the address of the cluster's DNS. It answers for cluster.local, and forwards
+// all other queries to [UpstreamDNS].
 func (c *Cluster) ClusterDNS() netip.AddrPort { return netip.AddrPortFrom(DNS4, 53) }
 
-// DNSNamespace is the one in which the cluster's DNS runs, for faults to be injected.
+// DNSNamespace returns the namespace of the cluster's DNS, in which faults can be injected.
 func (c *Cluster) DNSNamespace() *Namespace { return c.dns }
 
-// request talks JSON with the API server; out may be nil.
+// request sends a JSON request to the API server. out may be nil.
 func (c *Cluster) request(ctx context.Context, method, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -300,7 +297,7 @@ func (c *Cluster) request(ctx context.Context, method, path string, in, out any)
 	return json.Unmarshal(answer, out)
 }
 
-// get returns the body of a 2xx answer; any other is an error.
+// get returns the body of an answer with status 2xx. Any other status is an error.
 func get(client *http.Client, req *http.Request) ([]byte, error) {
 	resp, err := client.Do(req)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // Component is a process of the cluster.
 type Component string
 
-// The components, named as their binaries are.
+// The components, by the names of their binaries.
 const (
 	Etcd              Component = "etcd"
 	APIServer         Component = "kube-apiserver"
@@ -22,7 +22,7 @@ const (
 	CoreDNS           Component = "coredns"
 )
 
-// What the cluster is made of. Each port is free in a network namespace of our own.
+// The ranges of the cluster.
 var (
 	ServiceCIDR4 = netip.MustParsePrefix("10.96.0.0/16")
 	ServiceCIDR6 = netip.MustParsePrefix("fd00:10:96::/112")
@@ -31,35 +31,36 @@ var (
 )
 
 const (
-	// EtcdURL serves etcd's clients and its metrics, to the program alone.
+	// EtcdURL is the URL of etcd's clients and metrics. Only the program can reach it.
 	EtcdURL = "http://127.0.0.1:2379"
-	// NodeName is the name of the one Node.
+	// NodeName is the name of the only Node.
 	NodeName = "node"
 	// NodeZone is the Node's topology.kubernetes.io/zone.
 	NodeZone = "zone-a"
 
+	// All ports are free, because the cluster has its own network namespaces.
 	apiPort    = 6443
 	issuer     = "https://kubernetes.default.svc"
-	healthPort = "10256"                       // kube-proxy's
-	readyURL   = "http://127.0.0.1:8181/ready" // CoreDNS's
+	healthPort = "10256"                       // of kube-proxy
+	readyURL   = "http://127.0.0.1:8181/ready" // of CoreDNS
 
 	auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`
 )
 
-// controllers are those of kube-controller-manager that Services, slices, owners, roles and
-// namespaces need.
+// controllers lists the controllers of kube-controller-manager that Services, slices, owners, roles
+// and namespaces need.
 var controllers = []string{
 	"clusterrole-aggregation-controller", "endpoints-controller", "endpointslice-controller",
 	"endpointslice-mirroring-controller",
 	"garbage-collector-controller", "namespace-controller", "service-cidr-controller", "serviceaccount-controller",
 }
 
-// command is the component's command line.
+// command returns the component's command line.
 func (c *Cluster) command(component Component) *exec.Cmd {
 	binary := c.binaries[string(component)]
 	switch component {
 	case Etcd:
-		// Nothing is to survive the machine, so nothing waits for its disks.
+		// The data does not have to survive a crash of the machine, so etcd need not wait for disks.
 		return exec.Command(binary, "--data-dir="+c.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 			"--listen-client-urls="+EtcdURL, "--advertise-client-urls="+EtcdURL,
 			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
@@ -90,9 +91,9 @@ func (c *Cluster) apiServerArgs() []string {
 		"--service-account-issuer=" + issuer, "--service-account-signing-key-file=" + c.file("token.key"),
 		"--service-account-key-file=" + c.file("token.key"), "--authorization-mode=RBAC",
 		fmt.Sprintf("--service-cluster-ip-range=%s,%s", ServiceCIDR4, ServiceCIDR6),
-		// No Pods, so none needs a ServiceAccount; nor does default/kubernetes have endpoints.
+		// There are no Pods, so no Pod needs a ServiceAccount, and default/kubernetes needs no endpoints.
 		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
-		// As OpenShift has it: who blocks an owner's deletion needs the right to its finalizers.
+		// As in OpenShift, a reference that blocks the owner's deletion needs a right to its finalizers.
 		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 	}
 	if c.options.Audit {
@@ -101,7 +102,7 @@ func (c *Cluster) apiServerArgs() []string {
 	return append(args, c.options.APIServerArgs...)
 }
 
-// ready returns nil once the component does its work.
+// ready returns nil once the component is ready.
 func (c *Cluster) ready(ctx context.Context, component Component) error {
 	switch component {
 	case Etcd:
@@ -112,7 +113,7 @@ func (c *Cluster) ready(ctx context.Context, component Component) error {
 		if err := probe(ctx, c.client, "https://127.0.0.1:10257/healthz"); err != nil {
 			return err
 		}
-		// Its controllers have begun.
+		// This ServiceAccount exists once the controllers run.
 		return probe(ctx, c.client, c.server()+"/api/v1/namespaces/default/serviceaccounts/default")
 	case Proxy:
 		return probe(ctx, c.node.client(), "http://127.0.0.1:"+healthPort+"/healthz")
@@ -130,7 +131,7 @@ func probe(ctx context.Context, client *http.Client, url string) error {
 	return err
 }
 
-// client asks from within the namespace, on a new connection each time.
+// client returns an HTTP client in the namespace, which uses a new connection for each request.
 func (ns *Namespace) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true}}
 }
@@ -158,7 +159,7 @@ func (c *Cluster) proxyConfiguration() any {
 		"clientConnection":   map[string]any{"kubeconfig": c.file("system:kube-proxy.kubeconfig")},
 		"clusterCIDR":        fmt.Sprintf("%s,%s", PodCIDR4, PodCIDR6),
 		"healthzBindAddress": "0.0.0.0:" + healthPort,
-		// The kernel's limits are the machine's, not the namespace's.
+		// kube-proxy must not change these limits: they belong to the machine, not to the namespace.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0},
 	}
 }

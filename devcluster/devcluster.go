@@ -25,7 +25,7 @@
 //	program, etcd, kube-apiserver, kube-controller-manager    203.0.113.1   2001:db8:113::1
 //	node: kube-proxy                                          203.0.113.2   2001:db8:113::2
 //	dns: CoreDNS for cluster.local                            203.0.113.53  2001:db8:113::53
-//	backends, clients                                         whatever is free
+//	backends, clients                                         any other address
 //
 // The program itself is not a node: it reaches ClusterIPs by a route through the node, as a Pod
 // does. The package works on Linux only.
@@ -40,13 +40,13 @@ import (
 	"strings"
 )
 
-// DefaultKubernetes is the version that runs where DEVCLUSTER_KUBERNETES names no other.
+// DefaultKubernetes is the version that runs unless DEVCLUSTER_KUBERNETES names another.
 const DefaultKubernetes = "v1.37.1"
 
-// systemPath is where Debian keeps nft and ip, which an ordinary user's PATH leaves out.
+// systemPath has the directories of nft and ip on Debian, which are not in an ordinary user's PATH.
 const systemPath = ":/usr/local/sbin:/usr/sbin:/sbin"
 
-// Kubernetes is the version in use: $DEVCLUSTER_KUBERNETES (with or without the v), else
+// Kubernetes returns the selected version: $DEVCLUSTER_KUBERNETES (with or without the v), or
 // DefaultKubernetes.
 func Kubernetes() string {
 	if v := os.Getenv("DEVCLUSTER_KUBERNETES"); v != "" {
@@ -57,19 +57,19 @@ func Kubernetes() string {
 
 var releaseVersion = regexp.MustCompile(`^v1\.\d+\.\d+$`)
 
-// orSelected defaults a version that a caller left empty, and refuses what is none.
+// orSelected returns version, or the selected version if it is empty. Any other text is an error.
 func orSelected(version string) (string, error) {
 	if version == "" {
 		version = Kubernetes()
 	}
 	if !releaseVersion.MatchString(version) {
-		return "", fmt.Errorf("devcluster: %q is no Kubernetes version such as %s", version, DefaultKubernetes)
+		return "", fmt.Errorf("devcluster: %q is not a Kubernetes version such as %s", version, DefaultKubernetes)
 	}
 	return version, nil
 }
 
-// cacheDir holds the binaries, and the empty directory over which each cluster mounts its tmpfs:
-// $DEVCLUSTER_CACHE, else a directory of our own in the user's cache.
+// cacheDir returns $DEVCLUSTER_CACHE, or a directory in the user's cache. It holds the binaries,
+// and the empty directory on which each cluster mounts its tmpfs.
 func cacheDir() (string, error) {
 	if dir := os.Getenv("DEVCLUSTER_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -81,7 +81,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "external-backend-devcluster"), nil
 }
 
-// Missing names the Debian packages that a cluster needs and this machine lacks.
+// Missing returns the Debian packages that a cluster needs and this machine does not have.
 func Missing() []string {
 	var packages []string
 	for _, need := range []struct{ command, debian string }{
@@ -94,7 +94,7 @@ func Missing() []string {
 	return packages
 }
 
-// lookTool is exec.LookPath that also looks where only root's PATH does.
+// lookTool is exec.LookPath, but also looks in the directories of systemPath.
 func lookTool(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil

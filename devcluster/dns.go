@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// serialName is a name in every zone whose TXT record tells which edition is being served.
-const serialName = "edition.devcluster"
+// serialName is a name in every zone. Its TXT record has the serial number of the served records.
+const serialName = "serial.devcluster"
 
-// Nameserver is a CoreDNS that is the authority for zones which may change while it runs. It serves
-// UDP and TCP on port 53 of all addresses of its namespace.
+// Nameserver is a CoreDNS with authoritative zones, which can change while it runs. It serves UDP
+// and TCP on port 53 of all addresses of its namespace.
 type Nameserver struct {
-	// Log has a line per query, as CoreDNS's log plugin writes it.
+	// Log is the path of the log. CoreDNS's log plugin writes a line per query.
 	Log string
 
 	ns      *Namespace
@@ -31,10 +31,9 @@ type Nameserver struct {
 	serial uint32
 }
 
-// StartDNS starts a nameserver in the namespace for the given zones (origin -> records), as
-// [Nameserver.SetZone] takes them, and for whatever server blocks of a Corefile are given besides:
-// plugins template, erratic, tls, forward and cache are there for answers that a zone file can't
-// give.
+// StartDNS starts a nameserver in the namespace. zones maps origins to records as in
+// [Nameserver.SetZone]. corefile has further server blocks, in which the plugins template, erratic,
+// tls, forward and cache can give answers that a zone file can't give.
 func (ns *Namespace) StartDNS(ctx context.Context, zones map[string]string, corefile string) (*Nameserver, error) {
 	s, err := ns.newNameserver(zones, corefile)
 	if err != nil {
@@ -85,10 +84,10 @@ func (ns *Namespace) newNameserver(zones map[string]string, corefile string) (*N
 	return s, err
 }
 
-// SetZone replaces the records of one of the nameserver's zones, and returns once they are being
-// served. Records are lines of a zone file (RFC 1035, section 5.1) without SOA and NS; names are
-// relative to the zone, and a TTL not given is 1 s, as is the negative one. Records that CoreDNS
-// doesn't understand are an error, and change nothing.
+// SetZone replaces the records of a zone, and returns once they are served. Records are lines of a
+// zone file (RFC 1035, section 5.1) without SOA and NS. Names are relative to the zone. The default
+// TTL is 1 s, also for negative answers. Records that CoreDNS can't parse are an error and change
+// nothing.
 func (s *Nameserver) SetZone(ctx context.Context, zone, records string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,14 +97,14 @@ func (s *Nameserver) SetZone(ctx context.Context, zone, records string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	// By loopback, where [Namespace.Drop] does not reach.
+	// [Namespace.Drop] has no effect on loopback.
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return s.ns.Dial(ctx, network, "127.0.0.1:53")
 	}}
 	return s.process.await(ctx, func(ctx context.Context) error {
 		served, err := resolver.LookupTXT(ctx, serialName+"."+strings.TrimSuffix(zone, ".")+".")
 		if err == nil && !slices.Equal(served, []string{fmt.Sprint(s.serial)}) {
-			err = fmt.Errorf("edition %s of zone %s is served, not %d", served, zone, s.serial)
+			err = fmt.Errorf("serial %s of zone %s is served, not %d", served, zone, s.serial)
 		}
 		return err
 	})

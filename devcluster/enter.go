@@ -15,33 +15,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program passes through three stages, each a process of its own:
+// A program has three stages, each in its own process:
 //
-//	outer   as the user started it; waits, forwards signals, exits as the program inside does
-//	init    PID 1 of the namespaces: mounts what is private, starts the program, reaps orphans;
-//	        when it dies, all die
-//	inside  the program proper
+//	outer   the process that the user started: waits, forwards signals, exits like the program inside
+//	init    PID 1 of the namespaces: mounts private file systems, starts the program, reaps orphans;
+//	        when it dies, all processes in the namespaces die
+//	inside  the program itself
 //
-// A pipe from outer to init carries the forwarded signals, one byte each; its end means that outer
-// is gone.
+// A pipe from outer to init carries the forwarded signals, one byte each. When it is closed, outer
+// has ended.
 const (
 	stageEnv   = "DEVCLUSTER_STAGE"
 	nsenterEnv = "DEVCLUSTER_NSENTER"
 	lifelineFD = 3
 )
 
-// inside says that this process runs in the namespaces; nsenter is then how to follow it there.
+// inside reports whether this process runs in the namespaces. nsenter is then the command line that
+// enters them.
 var (
 	inside  bool
 	nsenter string
 )
 
-// init runs before any main or TestMain, so that in the stage of that name nothing else of the
-// program does.
+// init runs before any main or TestMain. In the stage init, nothing else of the program runs.
 func init() {
 	stage := os.Getenv(stageEnv)
 	nsenter = os.Getenv(nsenterEnv)
-	// Children are no part of this; one that enters on its own gets namespaces of its own.
+	// Child processes are not a stage of this program. A child that calls Enter gets new namespaces.
 	os.Unsetenv(stageEnv)
 	os.Unsetenv(nsenterEnv)
 	switch stage {
@@ -56,9 +56,9 @@ func init() {
 	}
 }
 
-// Main is the whole of a TestMain: it builds what is missing for the given Kubernetes versions
-// (none: the selected one), enters the namespaces and runs the tests in there. Flags, exit status,
-// timeouts, profiles and coverage work as they always do.
+// Main does all that a TestMain has to do: it builds missing binaries for the given Kubernetes
+// versions (none: the selected one), enters the namespaces and runs the tests. Flags, exit status,
+// timeouts, profiles and coverage work as usual.
 func Main(m interface{ Run() int }, versions ...string) {
 	if !inside {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -73,10 +73,10 @@ func Main(m interface{ Run() int }, versions ...string) {
 	os.Exit(m.Run())
 }
 
-// Enter returns in a process that has network, mount and PID namespaces to itself: there, at once;
-// elsewhere it starts the program anew inside such namespaces with the same arguments, waits for
-// it, and exits with its status (128 + n for a signal n). Where that fails it says why and exits
-// with 1. Call it first thing in main.
+// Enter returns only in a process with its own network, mount and PID namespaces. In any other
+// process, it starts the program again inside such namespaces with the same arguments, waits for
+// it, and exits with its status (128 + n for a signal n). If that fails, it prints an error and
+// exits with 1. Call it at the beginning of main.
 func Enter() {
 	if inside {
 		return
@@ -89,11 +89,12 @@ func Enter() {
 	os.Exit(code)
 }
 
-// Nsenter is the beginning of a command line by which a user outside enters the program's
-// namespaces.
+// Nsenter returns the beginning of a command line that enters the program's namespaces from
+// outside. It is empty in a process that is not inside.
 func Nsenter() string { return nsenter }
 
-// runDir is where the namespaces have their tmpfs; outside it is an empty directory.
+// runDir returns the directory on which the tmpfs is mounted in the namespaces. Outside it is
+// empty.
 func runDir() (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
@@ -117,11 +118,11 @@ func runOuter() (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	runtime.LockOSThread() // Pdeathsig follows the thread
+	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	cmd, err := startInit(lifeline, os.Geteuid() != 0)
-	if errors.Is(err, syscall.EPERM) && os.Geteuid() == 0 { // root of a container, without the capabilities
+	if errors.Is(err, syscall.EPERM) && os.Geteuid() == 0 { // root in a container without the capabilities
 		cmd, err = startInit(lifeline, true)
 	}
 	if err != nil {
@@ -159,21 +160,21 @@ func startInit(lifeline *os.File, newUser bool) (*exec.Cmd, error) {
 	return cmd, err
 }
 
-// forwardSignals hands signals on, except a Ctrl-C: the terminal has sent it to the program inside
-// as well.
+// forwardSignals forwards signals, except a Ctrl-C, which the terminal sends to the program inside,
+// too.
 func forwardSignals(signals <-chan os.Signal, forward *os.File) {
 	for sig := range signals {
 		if sig == syscall.SIGINT && InForeground() {
 			continue
 		}
 		if _, err := forward.Write([]byte{byte(sig.(syscall.Signal))}); err != nil {
-			return // init is gone, and Wait about to return
+			return // init has ended, and Wait is about to return
 		}
 	}
 }
 
-// InForeground says whether a Ctrl-C at the terminal reaches this process and its children by
-// itself, so that handing the signal on would deliver it twice.
+// InForeground reports whether the terminal sends a Ctrl-C to this process and its children, so
+// that forwarding it would deliver it twice.
 func InForeground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
@@ -184,14 +185,14 @@ func InForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// runInit is PID 1. It returns the program's exit status.
+// runInit is the stage init, PID 1. It returns the program's exit status.
 func runInit(newUser bool) (int, error) {
 	lifeline := os.NewFile(lifelineFD, "lifeline")
 	syscall.CloseOnExec(lifelineFD)
-	// What the terminal sends is for the program to act on; an ignored signal would be inherited, a
-	// caught one is not.
+	// Only the program acts on signals of the terminal. Children inherit ignored signals, but not
+	// caught ones, so they are caught here.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	self, err := os.Readlink("/proc/self") // still the /proc of outside
+	self, err := os.Readlink("/proc/self") // /proc is still that of outside
 	if err != nil {
 		return 1, err
 	}
@@ -215,7 +216,7 @@ func runInit(newUser bool) (int, error) {
 			if _, err := lifeline.Read(sig); err != nil {
 				os.Exit(exitCode(syscall.WaitStatus(syscall.SIGKILL)))
 			}
-			_ = syscall.Kill(program.Pid, syscall.Signal(sig[0])) // no such process: about to be reaped below
+			_ = syscall.Kill(program.Pid, syscall.Signal(sig[0])) // an error means that it is about to be reaped below
 		}
 	}()
 	for {
@@ -230,8 +231,8 @@ func runInit(newUser bool) (int, error) {
 	}
 }
 
-// isolate cuts the namespaces off from outside: no mount made here is seen there, /proc shows our
-// processes alone.
+// isolate separates the namespaces from outside: mounts are private, and /proc has only our
+// processes.
 func isolate() error {
 	dir, err := runDir()
 	if err != nil {
@@ -249,7 +250,7 @@ func isolate() error {
 	return runTool("", "ip", "link", "set", "lo", "up")
 }
 
-// exitCode is the shell's convention.
+// exitCode returns the exit code by the shell's convention.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
@@ -257,7 +258,7 @@ func exitCode(status syscall.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// runTool runs a system tool to its end; its complaints become the error.
+// runTool runs a system tool. The error contains its output.
 func runTool(stdin, name string, args ...string) error {
 	path, err := lookTool(name)
 	if err != nil {

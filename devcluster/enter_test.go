@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// leaveBehind is the program that TestNothingIsLeftBehind kills. It makes one of each thing that
+// leaveBehind is the program that TestNothingIsLeftBehind kills. It creates one of everything that
 // could remain.
 func leaveBehind() {
 	what := os.Getenv(leftoverEnv)
@@ -65,7 +65,7 @@ func litter(ctx context.Context, cluster bool) error {
 	return ns.Command(ctx, "setsid", "sleep", "1000").Start()
 }
 
-// state is everything of which nothing may remain.
+// state is everything that could remain.
 type state map[string]string
 
 func look(t *testing.T) state {
@@ -94,8 +94,8 @@ func look(t *testing.T) state {
 	return s
 }
 
-// ownDirectories gives the test a temporary directory and a cache that no other process uses, with
-// the binaries there are.
+// ownDirectories gives the test a temporary directory and a cache of its own, with the existing
+// binaries.
 func ownDirectories(t *testing.T) {
 	t.Helper()
 	cache, err := cacheDir()
@@ -113,7 +113,7 @@ func ownDirectories(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 }
 
-// changes tells what is not as it was.
+// changes returns the differences between two states.
 func (s state) changes(now state) string {
 	var text strings.Builder
 	for key := range s {
@@ -147,7 +147,7 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// child finds the only child of a process; each thread lists those it has started.
+// child returns the only child of a process. Each thread lists the children that it has started.
 func child(t *testing.T, pid int) int {
 	t.Helper()
 	var children strings.Builder
@@ -170,8 +170,7 @@ func glob(t *testing.T, pattern string) []string {
 	return paths
 }
 
-// TestNothingIsLeftBehind ends a program that has a cluster in every way there is, and looks for
-// remains.
+// A program with a cluster leaves nothing behind, in whatever way it ends.
 func TestNothingIsLeftBehind(t *testing.T) {
 	kill := func(find func(t *testing.T, outer int) int, signal syscall.Signal) func(*testing.T, int) {
 		return func(t *testing.T, outer int) {
@@ -233,8 +232,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// TestExitStatus sees the program's own exit status outside.
-func TestExitStatus(t *testing.T) {
+// Outside, the exit status is that of the program inside.
+func TestExitStatusIsThatOfProgram(t *testing.T) {
 	t.Setenv(leftoverEnv, "exit")
 	err := exec.Command("/proc/self/exe").Run()
 	var exit *exec.ExitError
@@ -243,7 +242,7 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// TestOrphansAreReaped leaves a grandchild to PID 1, which must not keep it as a zombie.
+// PID 1 reaps a grandchild whose parent has ended.
 func TestOrphansAreReaped(t *testing.T) {
 	pid := strings.TrimSpace(run(t, "sh", "-c", "true >/dev/null 2>&1 & echo $!"))
 	for deadline := time.Now().Add(20 * time.Second); ; {
@@ -256,7 +255,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 }
 
-// TestOutsideIsRefused keeps the library from changing the machine's own network.
+// Outside of the namespaces, the library does not change the machine's own network.
 func TestOutsideIsRefused(t *testing.T) {
 	inside = false
 	defer func() { inside = true }()

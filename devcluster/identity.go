@@ -20,14 +20,14 @@ import (
 	"time"
 )
 
-// authority signs the API server's certificate and those of its clients.
+// authority signs the certificates of the API server and of its clients.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 	pem  []byte
 }
 
-// keyPair is a certificate and its key, both PEM.
+// keyPair is a certificate and its key, in PEM.
 type keyPair struct{ cert, key []byte }
 
 func newAuthority() (*authority, error) {
@@ -48,8 +48,8 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pemBlock("CERTIFICATE", der)}, nil
 }
 
-// issue signs a certificate for a client (user and groups) that serves as a server's for the given
-// addresses too.
+// issue signs a certificate for a client (user and groups), which is also valid for a server at the
+// given addresses.
 func (a *authority) issue(user string, groups []string, ips ...net.IP) (keyPair, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -78,8 +78,8 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, pemBlock("EC PRIVATE KEY", der), err
 }
 
-// signCertificate fills in what is the same in all our certificates; a cluster lives for hours at
-// most.
+// signCertificate sets the serial number and the validity of a certificate and signs it. A cluster
+// runs for hours at most.
 func signCertificate(
 	template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer,
 ) ([]byte, error) {
@@ -96,8 +96,8 @@ func pemBlock(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// UserKubeconfig writes a kubeconfig for a user of the given name and groups, and returns its path.
-// What the user may do is for RBAC to say; group system:masters may do everything.
+// UserKubeconfig writes a kubeconfig for a user with this name and these groups, and returns its
+// path. RBAC decides what the user may do. Members of the group system:masters may do everything.
 func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) {
 	pair, err := c.ca.issue(user, groups)
 	if err != nil {
@@ -106,9 +106,8 @@ func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) 
 	return c.writeKubeconfig(user, map[string]any{"client-certificate-data": pair.cert, "client-key-data": pair.key})
 }
 
-// ServiceAccountKubeconfig writes a kubeconfig with a token of the ServiceAccount, good for a day,
-// and returns its path: what runs with it has the rights of a Pod with this ServiceAccount, no
-// more.
+// ServiceAccountKubeconfig writes a kubeconfig with a token of the ServiceAccount, and returns its
+// path. It has exactly the rights of a Pod with this ServiceAccount, for a day.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
 	var answer struct{ Status struct{ Token string } }
 	path := "/api/v1/namespaces/" + namespace + "/serviceaccounts/" + name + "/token"
@@ -123,7 +122,7 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 }
 
 func (c *Cluster) writeKubeconfig(name string, user map[string]any) (string, error) {
-	// JSON is YAML, and encodes []byte as kubeconfigs want it.
+	// JSON is valid YAML, and encodes []byte in base64, as kubeconfigs need it.
 	text, err := json.MarshalIndent(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "devcluster",
 		"clusters": []any{map[string]any{"name": "devcluster",
@@ -139,7 +138,7 @@ func (c *Cluster) writeKubeconfig(name string, user map[string]any) (string, err
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// newClient makes the client that the package itself uses, with an administrator's rights.
+// newClient returns a client for this package, with an administrator's rights.
 func (a *authority) newClient() (*http.Client, error) {
 	pair, err := a.issue("devcluster", []string{"system:masters"})
 	if err != nil {
@@ -153,7 +152,7 @@ func (a *authority) newClient() (*http.Client, error) {
 	roots.AddCert(a.cert)
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots},
-		DisableKeepAlives: true, // the API server is stopped and started at will
+		DisableKeepAlives: true, // the API server may be restarted at any time
 	}}, nil
 }
 

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// The helper stages of TestNothingIsLeftBehind are this binary too, told by the environment.
+// The helper programs of TestNothingIsLeftBehind are this binary, too. The environment selects one.
 const leftoverEnv = "DEVCLUSTER_TEST_LEFTOVERS"
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func startCluster(t *testing.T, options Options) *Cluster {
 	return c
 }
 
-// kubectl runs kubectl and returns what it says.
+// kubectl runs kubectl and returns its output.
 func (c *Cluster) kubectl(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	out, err := c.tryKubectl(t, c.Kubeconfig, stdin, args...)
@@ -102,7 +102,7 @@ func ask(ctx context.Context, ns *Namespace, addr string) (string, error) {
 	return answer.String(), err
 }
 
-// eventually asks until the answer comes, for what kube-proxy does in its own time.
+// eventually asks until the answer comes. kube-proxy takes a while to apply changes.
 func eventually(t *testing.T, ns *Namespace, addr, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -149,9 +149,9 @@ func (c *Cluster) clusterIPs(t *testing.T, name string) []string {
 	return strings.Fields(c.kubectl(t, "", "get", "service", name, "-o", "jsonpath={.spec.clusterIPs[*]}"))
 }
 
-// TestDataPlane sends traffic through kube-proxy to a backend outside of the cluster, in both
-// families.
-func TestDataPlane(t *testing.T) {
+// Traffic of both families reaches a backend outside of the cluster through kube-proxy, and stops
+// when its endpoint is removed.
+func TestTrafficReachesBackendThroughProxy(t *testing.T) {
 	c := startCluster(t, Options{})
 	backend, err := c.AddNamespace("backend", "203.0.113.10", "2001:db8:113::10", "198.51.100.0/24")
 	if err != nil {
@@ -187,7 +187,8 @@ func TestDataPlane(t *testing.T) {
 	})
 }
 
-func TestIPTables(t *testing.T) {
+// kube-proxy also routes traffic in iptables mode.
+func TestIPTablesModeRoutesTraffic(t *testing.T) {
 	c := startCluster(t, Options{ProxyMode: "iptables", WithoutDNS: true})
 	backend, err := c.AddNamespace("backend", "203.0.113.10", "2001:db8:113::10")
 	if err != nil {
@@ -203,8 +204,9 @@ func TestIPTables(t *testing.T) {
 const ownedSlice = `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [], "endpoints": [],
 	"metadata": {"name": "owned", "namespace": "default", "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": %q}]}}`
 
-// TestControlPlane stops and starts the API server, and asks it as an ordinary ServiceAccount.
-func TestControlPlane(t *testing.T) {
+// The control plane deletes what a deleted owner owns, survives a restart of the API server, and
+// enforces and logs the rights of a ServiceAccount.
+func TestControlPlaneHasRightsAndSurvivesRestart(t *testing.T) {
 	c := startCluster(t, Options{Audit: true, WithoutProxy: true, WithoutDNS: true})
 	if got := c.kubectl(t, "", "get", "--raw", "/version"); !strings.Contains(got, `"`+Kubernetes()+`"`) {
 		t.Errorf("version: %s", got)
@@ -224,7 +226,7 @@ func TestControlPlane(t *testing.T) {
 
 	c.StopComponent(APIServer)
 	if out, err := c.tryKubectl(t, c.Kubeconfig, "", "get", "nodes"); err == nil {
-		t.Errorf("without an API server kubectl says: %s", out)
+		t.Errorf("without an API server, kubectl prints: %s", out)
 	}
 	if err := c.StartComponent(t.Context(), APIServer); err != nil {
 		t.Fatal(err)
@@ -259,11 +261,13 @@ func TestControlPlane(t *testing.T) {
 			event.User.Username == "system:serviceaccount:default:reader" && event.ObjectRef.Resource == "services" &&
 			event.ObjectRef.Name == "kubernetes"
 	}) {
-		t.Errorf("the audit log of %d requests lacks the ServiceAccount's", len(requests))
+		t.Errorf("the audit log of %d requests lacks that of the ServiceAccount", len(requests))
 	}
 }
 
-func TestNameserver(t *testing.T) {
+// A nameserver serves a changed zone, keeps the old one if the new one is invalid, and gives the
+// answers of further server blocks.
+func TestNameserverServesChangedZone(t *testing.T) {
 	n := openNetwork(t)
 	ns, err := n.AddNamespace("authority", UpstreamDNS.String())
 	if err != nil {

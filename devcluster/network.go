@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The link that all namespaces share. The program itself holds Outer; .2, ::2, .53 and ::53 are the
-// cluster's; UpstreamDNS is what the cluster's DNS forwards to; the rest is free for namespaces.
+// The link that all namespaces share. The program has the Outer addresses, the cluster those of
+// Node and DNS. The cluster's DNS forwards queries to UpstreamDNS. All other addresses are free for
+// namespaces.
 var (
 	Link4 = netip.MustParsePrefix("203.0.113.0/24")
 	Link6 = netip.MustParsePrefix("2001:db8:113::/64")
@@ -34,14 +35,14 @@ var (
 
 const bridge = "cluster0"
 
-// Both report a use that would have changed the machine's own network.
+// These errors prevent a change of the machine's own network.
 var (
 	errOutside   = errors.New("devcluster: not inside namespaces, call Enter or Main first")
 	errNoNetwork = errors.New("devcluster: no cluster runs here, `devcluster up` says how to get into its shell")
 )
 
-// Network is a bridge in the program's network namespace with further namespaces on it. A program
-// has one at a time.
+// Network is a bridge in the program's network namespace, which connects further namespaces. A
+// program has one at a time.
 type Network struct {
 	dir string
 
@@ -49,8 +50,8 @@ type Network struct {
 	namespaces map[string]*Namespace
 }
 
-// OpenNetwork lays the bridge. It is all that a benchmark of the data plane needs; [Start] does it
-// too.
+// OpenNetwork creates the bridge. [Start] calls it. A benchmark of the data plane needs nothing
+// else.
 func OpenNetwork() (*Network, error) {
 	if !inside {
 		return nil, errOutside
@@ -71,7 +72,7 @@ addr add %[2]s/%[3]d dev %[1]s
 addr add %[4]s/%[5]d dev %[1]s nodad
 link set %[1]s up
 `, bridge, Outer4, Link4.Bits(), Outer6, Link6.Bits()), "ip", "-batch", "-"); err != nil {
-		return nil, fmt.Errorf("devcluster: lay the bridge: %w", err)
+		return nil, fmt.Errorf("devcluster: create the bridge: %w", err)
 	}
 	return n, nil
 }
@@ -91,8 +92,8 @@ func JoinNamespace(name string, addresses ...string) (*Namespace, error) {
 	return n.AddNamespace(name, addresses...)
 }
 
-// pins is the directory in which every namespace of the network has its path, whichever program
-// made it.
+// pins returns the directory with a path for each namespace of the network, whichever program
+// created it.
 func (n *Network) pins() string { return filepath.Join(n.dir, "netns") }
 
 // Close removes the bridge and every namespace.
@@ -108,8 +109,8 @@ func (n *Network) Close() error {
 	return errors.Join(append(errs, runTool("", "ip", "link", "del", bridge))...)
 }
 
-// tuneNetns sets up the calling thread's network namespace: addresses are usable at once and
-// independent of each other, and no neighbour's redirect replaces the routes made here.
+// tuneNetns configures the calling thread's network namespace: addresses are usable at once and
+// independent of each other, and redirects of neighbours are ignored.
 func tuneNetns() error {
 	settings := []string{"ipv6/conf/all/disable_ipv6=0",
 		"ipv6/conf/default/disable_ipv6=0", "ipv6/conf/default/accept_dad=0"}
@@ -125,7 +126,7 @@ func tuneNetns() error {
 	return writeSysctls(settings)
 }
 
-// forwardPackets makes a router of the calling thread's network namespace.
+// forwardPackets makes the calling thread's network namespace a router.
 func forwardPackets() error {
 	return writeSysctls([]string{"ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1"})
 }
@@ -153,8 +154,7 @@ type Namespace struct {
 	drops  []netip.AddrPort
 }
 
-// AddNamespace makes a namespace with the given addresses; see [Namespace.AddAddresses] for what
-// they may be.
+// AddNamespace creates a namespace with the given addresses, as in [Namespace.AddAddresses].
 func (n *Network) AddNamespace(name string, addresses ...string) (*Namespace, error) {
 	path := filepath.Join(n.pins(), name)
 	reserved, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o600)
@@ -175,8 +175,7 @@ func (n *Network) AddNamespace(name string, addresses ...string) (*Namespace, er
 	return ns, nil
 }
 
-// create makes the namespace from a thread that enters it, pins it to a path, and connects it with
-// the bridge.
+// create creates the namespace in a thread, pins it to a path, and connects it with the bridge.
 func (ns *Namespace) create() error {
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -193,7 +192,7 @@ func (ns *Namespace) create() error {
 	if ns.file, err = os.Open(ns.path); err != nil {
 		return err
 	}
-	// The kernel numbers our end of the link: several programs may add namespaces.
+	// The kernel names our end of the link, because several programs may add namespaces.
 	if err := runTool("", "ip", "link", "add", "up", "master", bridge, "type", "veth", "peer", "name",
 		"eth0", "netns", ns.path); err != nil {
 		return err
@@ -201,8 +200,8 @@ func (ns *Namespace) create() error {
 	return ns.tool("link set lo up\nlink set eth0 up\n", "ip", "-batch", "-")
 }
 
-// Close removes the namespace from the network. Processes that still run in it keep it, without a
-// link.
+// Close removes the namespace from the network. Processes that still run in it have no link any
+// more.
 func (ns *Namespace) Close() error {
 	ns.network.mu.Lock()
 	delete(ns.network.namespaces, ns.name)
@@ -214,7 +213,7 @@ func (ns *Namespace) Close() error {
 }
 
 func (ns *Namespace) remove() error {
-	// Each step is tried whatever became of the others: a namespace may be half made.
+	// Each step is tried even if others fail, because the namespace may be incomplete.
 	var errs []error
 	if ns.file != nil {
 		errs = append(errs, ns.file.Close(), ns.tool("", "ip", "link", "del", "eth0"))
@@ -223,9 +222,10 @@ func (ns *Namespace) remove() error {
 }
 
 // AddAddresses gives the namespace further addresses. Each is an address of [Link4] or [Link6], or
-// a prefix outside of them such as 198.51.100.0/24 or 198.18.0.0/15: then the namespace answers on
-// every address of it, by way of its first address of that family on the link. A neighbour entry
-// for each of many thousand addresses would overflow the kernel's table; a prefix needs one.
+// a prefix outside of them such as 198.51.100.0/24 or 198.18.0.0/15. The namespace answers at every
+// address of a prefix, which is routed through the namespace's first address of that family on the
+// link. Neighbour entries for many thousand addresses would overflow the kernel's table; a prefix
+// needs one.
 func (ns *Namespace) AddAddresses(addresses ...string) error {
 	var local, outer strings.Builder
 	ns.mu.Lock()
@@ -255,8 +255,7 @@ func (ns *Namespace) AddAddresses(addresses ...string) error {
 	return errors.Join(ns.tool(local.String(), "ip", "-batch", "-"), runTool(outer.String(), "ip", "-batch", "-"))
 }
 
-// RemoveAddresses takes addresses on the link away again, so that another namespace can have them,
-// or nobody.
+// RemoveAddresses removes addresses on the link, so that another namespace can have them.
 func (ns *Namespace) RemoveAddresses(addresses ...string) error {
 	var batch strings.Builder
 	var gone []netip.Addr
@@ -275,14 +274,14 @@ func (ns *Namespace) RemoveAddresses(addresses ...string) error {
 	return errors.Join(ns.tool(batch.String(), "ip", "-batch", "-"), ns.network.forget(gone))
 }
 
-// forget makes all others look for addresses anew on the link, where a neighbour entry would lead
-// them to who had them before.
+// forget deletes the neighbour entries of addresses in all namespaces, which would still lead to
+// the previous owner.
 func (n *Network) forget(addrs []netip.Addr) error {
 	var batch strings.Builder
 	for _, addr := range addrs {
 		fmt.Fprintf(&batch, "neigh flush to %s\n", addr)
 	}
-	others, err := os.ReadDir(n.pins()) // those of other programs too
+	others, err := os.ReadDir(n.pins()) // includes namespaces of other programs
 	if err != nil {
 		return err
 	}
@@ -291,14 +290,14 @@ func (n *Network) forget(addrs []netip.Addr) error {
 		path := filepath.Join(n.pins(), other.Name())
 		err := toolIn(path, batch.String(), "ip", "-batch", "-")
 		var fs unix.Statfs_t
-		if unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC { // else it was closed meanwhile, or is not made yet
+		if unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC { // otherwise it was closed meanwhile, or is not complete yet
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// linkOf is the link's prefix and the program's address of addr's family.
+// linkOf returns the link's prefix and the program's address of the same family as addr.
 func linkOf(addr netip.Addr) (link netip.Prefix, router netip.Addr) {
 	if addr.Is4() {
 		return Link4, Outer4
@@ -317,18 +316,19 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return addr.Prefix(addr.BitLen())
 }
 
-// Name is the name the namespace was made with.
+// Name returns the name of the namespace.
 func (ns *Namespace) Name() string { return ns.name }
 
-// Path is a file that stands for the namespace, for `nsenter --net=` and `ip link set netns`.
+// Path returns a file that stands for the namespace, as `nsenter --net=` and `ip link set netns`
+// need it.
 func (ns *Namespace) Path() string { return ns.path }
 
-// onThread runs f on an operating system thread of its own, which ends with f: whatever f changes
-// about it harms nobody.
+// onThread runs f on a new operating system thread, which ends with f. So changes of the thread
+// affect nothing else.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		err := errors.New("devcluster: the function ended its goroutine") // t.FailNow does
+		err := errors.New("devcluster: the function ended its goroutine") // as t.FailNow does
 		defer func() { done <- err }()
 		runtime.LockOSThread() // never unlocked
 		err = f()
@@ -336,8 +336,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Do runs f on a thread that is in the namespace: sockets f opens belong to it for good, whoever
-// uses them later. Goroutines that f starts are not in it. It costs a thread while f runs.
+// Do runs f on a thread in the namespace. Sockets that f opens stay in the namespace. Goroutines
+// that f starts are not in it. It costs a thread while f runs.
 func (ns *Namespace) Do(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -347,7 +347,7 @@ func (ns *Namespace) Do(f func() error) error {
 	})
 }
 
-// Listen is net.Listen in the namespace. The address's host has to be literal, or empty.
+// Listen is net.Listen in the namespace. The host must be an address or empty.
 func (ns *Namespace) Listen(network, address string) (listener net.Listener, err error) {
 	err = ns.Do(func() (err error) {
 		listener, err = net.Listen(network, address)
@@ -356,8 +356,7 @@ func (ns *Namespace) Listen(network, address string) (listener net.Listener, err
 	return listener, err
 }
 
-// ListenPacket is net.ListenPacket in the namespace. The address's host has to be literal, or
-// empty.
+// ListenPacket is net.ListenPacket in the namespace. The host must be an address or empty.
 func (ns *Namespace) ListenPacket(network, address string) (conn net.PacketConn, err error) {
 	err = ns.Do(func() (err error) {
 		conn, err = net.ListenPacket(network, address)
@@ -366,9 +365,9 @@ func (ns *Namespace) ListenPacket(network, address string) (conn net.PacketConn,
 	return conn, err
 }
 
-// Dial connects from the namespace; it fits http.Transport's DialContext. Names are resolved as the
-// program resolves them, which is by the cluster's DNS once [Start] has returned, and their
-// addresses tried one after the other.
+// Dial connects from the namespace. It can be the DialContext of an http.Transport. The program
+// resolves names, by the cluster's DNS once [Start] has returned, and tries their addresses one
+// after the other.
 func (ns *Namespace) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -384,7 +383,7 @@ func (ns *Namespace) Dial(ctx context.Context, network, address string) (net.Con
 	for _, addr := range addrs {
 		var conn net.Conn
 		err := ns.Do(func() (err error) {
-			// For a literal address Dialer opens the socket in the goroutine that calls it.
+			// For an address, Dialer opens the socket in the goroutine of the caller.
 			conn, err = new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(addr, port))
 			return err
 		})
@@ -410,9 +409,9 @@ func toolIn(path, stdin, name string, args ...string) error {
 	return runTool(stdin, "nsenter", append([]string{"--net=" + path, "--", name}, args...)...)
 }
 
-// Drop makes every packet from and to the given addresses and ports vanish in the namespace, in
-// both directions; port 0 stands for the whole address, which stays resolvable on the link: a black
-// hole, not an absent host. Established connections stall too.
+// Drop drops every packet from and to the given addresses and ports in the namespace. Port 0 stands
+// for all ports. The address can still be resolved on the link, so it is a black hole, not an
+// absent host. Established connections stall, too.
 func (ns *Namespace) Drop(what ...netip.AddrPort) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -425,7 +424,7 @@ func (ns *Namespace) Drop(what ...netip.AddrPort) error {
 	return ns.setDropsLocked(drops)
 }
 
-// Undrop undoes Drop for exactly these; without arguments, for all.
+// Undrop reverts Drop for exactly these addresses and ports, or for all without arguments.
 func (ns *Namespace) Undrop(what ...netip.AddrPort) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

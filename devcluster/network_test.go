@@ -26,8 +26,9 @@ func openNetwork(t *testing.T) *Network {
 	return n
 }
 
-// TestBlackHole tells a black hole (silence) from a closed port (refusal), and sees it end.
-func TestBlackHole(t *testing.T) {
+// A dropped address or port gives no answer, whereas a closed port refuses connections. Undrop ends
+// it.
+func TestDroppedAddressIsBlackHole(t *testing.T) {
 	n := openNetwork(t)
 	backend, err := n.AddNamespace("backend", "203.0.113.10", "2001:db8:113::10")
 	if err != nil {
@@ -80,8 +81,8 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
-// TestAddressMoves takes an address from one namespace to another, with the program as the client.
-func TestAddressMoves(t *testing.T) {
+// An address that moves to another namespace is reached there at once.
+func TestAddressMovesBetweenNamespaces(t *testing.T) {
 	n := openNetwork(t)
 	for _, name := range []string{"first", "second"} {
 		ns, err := n.AddNamespace(name, "203.0.113.10")
@@ -110,9 +111,9 @@ func TestAddressMoves(t *testing.T) {
 	}
 }
 
-// TestJoinNamespace lets another program's machine come and go; nobody remembers where its address
-// was.
-func TestJoinNamespace(t *testing.T) {
+// Namespaces of other programs can join and leave, and nobody keeps a neighbour entry for their
+// addresses.
+func TestJoinedNamespaceIsForgotten(t *testing.T) {
 	n := openNetwork(t)
 	client, err := n.AddNamespace("client", "203.0.113.20")
 	if err != nil {
@@ -138,9 +139,8 @@ func TestJoinNamespace(t *testing.T) {
 	}
 }
 
-// TestFirstAddressLeaves keeps a namespace's other addresses, and its way out, when the first one
-// goes.
-func TestFirstAddressLeaves(t *testing.T) {
+// When its first address is removed, a namespace keeps its other addresses and its default route.
+func TestOtherAddressesSurviveRemovalOfFirst(t *testing.T) {
 	n := openNetwork(t)
 	ns, err := n.AddNamespace("backend", "203.0.113.10", "203.0.113.11", "2001:db8:113::10", "2001:db8:113::11")
 	if err != nil {
@@ -163,8 +163,8 @@ func TestFirstAddressLeaves(t *testing.T) {
 	}
 }
 
-// TestNamespaceUses goes through the other ways into a namespace.
-func TestNamespaceUses(t *testing.T) {
+// Commands, packets, listeners and functions run in a namespace.
+func TestNamespaceRunsCommandsAndSockets(t *testing.T) {
 	n := openNetwork(t)
 	ns, err := n.AddNamespace("web", "203.0.113.10")
 	if err != nil {

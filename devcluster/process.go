@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// process is a child that writes to a log file.
+// process is a child process with a log file.
 type process struct {
 	name    string
 	logFile string
@@ -21,14 +21,14 @@ type process struct {
 	killed  atomic.Bool
 }
 
-// startProcess starts cmd, whose output is appended to the log. It gets a process group of its own:
-// a Ctrl-C is the program's to act on.
+// startProcess starts cmd and appends its output to the log. The process gets its own process
+// group, so that a Ctrl-C reaches only the program.
 func startProcess(name, logFile string, cmd *exec.Cmd) (*process, error) {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has a copy
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -36,7 +36,7 @@ func startProcess(name, logFile string, cmd *exec.Cmd) (*process, error) {
 	}
 	p := &process{name: name, logFile: logFile, cmd: cmd, exited: make(chan struct{})}
 	go func() { // ends with the process
-		_ = cmd.Wait() // its state tells
+		_ = cmd.Wait() // ProcessState has the result
 		if !p.killed.Load() {
 			fmt.Fprintf(os.Stderr, "devcluster: %s exited by itself: %v; its log is %s\n", name, cmd.ProcessState, logFile)
 		}
@@ -45,18 +45,17 @@ func startProcess(name, logFile string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// kill ends the process group at once. Nothing in there has anything to lose: what counts is in
-// etcd's memory-backed files.
+// kill kills the process group. Nothing is lost, because the data is in etcd's memory-backed files.
 func (p *process) kill() {
 	p.killed.Store(true)
-	_ = p.signal(syscall.SIGKILL) // it may have exited by itself
+	_ = p.signal(syscall.SIGKILL) // it may have exited already
 	<-p.exited
 }
 
 func (p *process) signal(sig syscall.Signal) error { return syscall.Kill(-p.cmd.Process.Pid, sig) }
 
-// await polls until check is content. It fails, with the end of the log, when ctx ends or the
-// process does.
+// await calls check until it returns nil. If ctx or the process ends before, the error has the end
+// of the log.
 func (p *process) await(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -77,7 +76,7 @@ func (p *process) await(ctx context.Context, check func(context.Context) error) 
 	}
 }
 
-// logTail is the last few lines of the log.
+// logTail returns the end of the log.
 func (p *process) logTail() string {
 	const limit = 4 << 10
 	file, err := os.Open(p.logFile)

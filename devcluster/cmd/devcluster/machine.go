@@ -20,7 +20,7 @@ type server struct {
 	port uint16
 }
 
-// start serves on the machine until ctx ends. Each request is told on out.
+// start serves on the machine until ctx ends, and writes each request to out.
 func (s server) start(ctx context.Context, ns *devcluster.Namespace, out io.Writer) error {
 	listener, err := ns.Listen("tcp", net.JoinHostPort("", strconv.Itoa(int(s.port))))
 	if err != nil {
@@ -63,7 +63,8 @@ func serveTCP(listener net.Listener, name string, out io.Writer) {
 	}
 }
 
-// parseMachine reads the arguments of the command machine. Its error is told already.
+// parseMachine reads the arguments of the command machine. It has printed the error that it
+// returns.
 func parseMachine(args []string) (servers []server, name string, addresses []string, err error) {
 	flags := flag.NewFlagSet("machine", flag.ContinueOnError)
 	for kind, does := range map[string]string{

@@ -37,11 +37,11 @@ kube-proxy's mode (nftables or iptables), DEVCLUSTER_CACHE the directory for the
 DEVCLUSTER_LOGS one for logs that are to outlive the cluster.
 `
 
-// endings are the signals that ask the program to end.
-var endings = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+// endSignals are the signals that ask the program to end.
+var endSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), endings...)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals...)
 	defer stop()
 	code, err := dispatch(ctx, os.Args[1:])
 	if err != nil {
@@ -82,7 +82,7 @@ func wrongUsage() (int, error) {
 	return 2, nil
 }
 
-// withCluster runs f beside a new cluster, with the environment that finds it.
+// withCluster starts a cluster, sets KUBECONFIG and PATH for it, and runs f.
 func withCluster(ctx context.Context, f func(context.Context, *devcluster.Cluster) (int, error)) (code int, err error) {
 	if err := devcluster.Ensure(ctx, os.Stderr); err != nil {
 		return 1, err
@@ -104,7 +104,7 @@ func withCluster(ctx context.Context, f func(context.Context, *devcluster.Cluste
 	return f(ctx, c)
 }
 
-// commandPath is where the cluster's kubectl and this very command are found.
+// commandPath returns the part of PATH with the cluster's kubectl and this command.
 func commandPath(c *devcluster.Cluster) (string, error) {
 	self, err := os.Executable()
 	return c.Bin + ":" + filepath.Dir(self), err
@@ -125,7 +125,7 @@ Logs in there: %s
 	return 0, nil
 }
 
-// runCommand runs a command to its end. Signals are the command's to act on.
+// runCommand runs a command until it ends, and forwards signals to it.
 func runCommand(args []string) (code int, err error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -133,7 +133,7 @@ func runCommand(args []string) (code int, err error) {
 		return 127, err
 	}
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, endings...)
+	signal.Notify(signals, endSignals...)
 	go func() { // until the process ends
 		for sig := range signals {
 			if sig != syscall.SIGINT || !devcluster.InForeground() {
@@ -167,7 +167,7 @@ func doctor() (int, error) {
 		fmt.Println("missing Debian packages, install them with: apt-get install", strings.Join(missing, " "))
 		return 1, nil
 	}
-	devcluster.Enter() // says what is wrong where it can't
+	devcluster.Enter() // prints an error if it fails
 	if _, err := devcluster.OpenNetwork(); err != nil {
 		return 1, err
 	}

@@ -33,7 +33,7 @@ func openNetwork(t *testing.T) {
 	})
 }
 
-// command runs a command of the program until stop is called. Its lines come in lines.
+// command runs a command of the program until stop is called, and sends its output to lines.
 func command(t *testing.T, f func(ctx context.Context, out io.Writer) (int, error)) (lines <-chan string, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -63,7 +63,7 @@ func command(t *testing.T, f func(ctx context.Context, out io.Writer) (int, erro
 	}
 }
 
-// await reads lines up to the one that has the text.
+// await reads lines until one contains the text.
 func await(t *testing.T, lines <-chan string, text string) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -76,16 +76,16 @@ func await(t *testing.T, lines <-chan string, text string) {
 				return
 			}
 			if !ok {
-				t.Fatalf("it ended without saying %q: %q", text, said)
+				t.Fatalf("it ended without the line %q: %q", text, said)
 			}
 		case <-deadline:
-			t.Fatalf("it does not say %q: %q", text, said)
+			t.Fatalf("there is no line with %q in %q", text, said)
 		}
 	}
 }
 
-// A machine answers as its flags say, and its name and addresses are free again when it has ended.
-func TestMachine(t *testing.T) {
+// A machine answers as its flags say. When it has ended, its name and addresses are free again.
+func TestMachineServesAsItsFlagsSay(t *testing.T) {
 	openNetwork(t)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	for _, flag := range []struct {
@@ -123,19 +123,20 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-func TestMachineArguments(t *testing.T) {
+// Arguments without a server, a name, an address or a valid port are an error.
+func TestWrongMachineArgumentsAreRefused(t *testing.T) {
 	for _, args := range []string{
 		"", "web-1 203.0.113.10", "--http 8080 web-1", "--http 65536 web-1 203.0.113.10",
 		"--http x web-1 203.0.113.10", "--udp 1 web-1 203.0.113.10",
 	} {
 		if servers, name, addresses, err := parseMachine(strings.Fields(args)); err == nil {
-			t.Errorf("machine %s is %v on %s at %v", args, servers, name, addresses)
+			t.Errorf("machine %s is accepted: %v on %s at %v", args, servers, name, addresses)
 		}
 	}
 }
 
-// A zone's records are served as the file has them, also after mistakes.
-func TestZone(t *testing.T) {
+// A zone's records are served as the file has them, also after mistakes in the file.
+func TestZoneFollowsFile(t *testing.T) {
 	openNetwork(t)
 	file := filepath.Join(t.TempDir(), "example.com.zone")
 	write := func(records string) {
@@ -171,9 +172,9 @@ func TestZone(t *testing.T) {
 	expect("203.0.113.11")
 }
 
-// The cluster's shell has no network: `make install` works without one, with nothing that Go has
-// built or loaded before.
-func TestMakeInstall(t *testing.T) {
+// In the cluster's shell, which has no network, `make install` works even if Go has not built or
+// downloaded anything before.
+func TestMakeInstallNeedsNoNetwork(t *testing.T) {
 	c, err := devcluster.Start(t.Context(), devcluster.Options{WithoutProxy: true, WithoutDNS: true})
 	if err != nil {
 		t.Fatal(err)

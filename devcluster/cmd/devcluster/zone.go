@@ -11,8 +11,8 @@ import (
 	"github.com/external-backend/operator/devcluster"
 )
 
-// zone serves a file's records until ctx ends, and again whenever they change. It serves where the
-// cluster's DNS asks for every name outside of the cluster.
+// zone serves a file's records until ctx ends, and follows their changes. It serves them at the
+// address to which the cluster's DNS forwards queries.
 func zone(ctx context.Context, origin, file string, out io.Writer) (code int, err error) {
 	ns, err := devcluster.JoinNamespace("zone", devcluster.UpstreamDNS.String())
 	if err != nil {
@@ -38,7 +38,7 @@ func zone(ctx context.Context, origin, file string, out io.Writer) (code int, er
 	})
 }
 
-// follow hands on a file's content, at first and whenever it changes, until ctx ends.
+// follow calls use with a file's content, first at once and then at each change, until ctx ends.
 func follow(ctx context.Context, file string, use func(string)) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -55,7 +55,7 @@ func follow(ctx context.Context, file string, use func(string)) error {
 		case <-ticker.C:
 		}
 		now, err := os.ReadFile(file)
-		if err == nil && string(now) != string(content) { // an editor may replace the file: for a moment there is none
+		if err == nil && string(now) != string(content) { // while an editor replaces the file, it may not exist
 			content = now
 			use(string(content))
 		}

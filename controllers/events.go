@@ -175,8 +175,8 @@ func trafficEvents(b *v1alpha1.ExternalBackend, p *plan.Publication, before last
 			text += fmt.Sprintf(" in place of tier %d", *before.tier)
 		}
 		e := normalEvent(eventTierChanged, "Failover", "%s. %s", text, plan.ExplainTierChange(b, p, before.tier, *after))
-		isReady := func(e endpointslice.Endpoint) bool { return e.Ready }
-		if !slices.ContainsFunc(p.Endpoints, isReady) { // the tier may be pinned
+		isReady := func(c endpointslice.Conditions) bool { return c.Ready }
+		if !slices.ContainsFunc(p.Conditions, isReady) { // the tier may be pinned
 			e.kind, e.text = corev1.EventTypeWarning, e.text+" No endpoint is ready."
 		}
 		out = append(out, e.about("status.activeTier{%d}", *after))

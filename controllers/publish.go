@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -94,15 +95,18 @@ func (r *reconciliation) planSlices() slicePlan {
 	state.tier = new(publication.Tier) // a copy, so that the rest of publication can be freed
 	p := slicePlan{traits: traits, candidates: candidates, publication: publication}
 	allVerdicts := publication.HasAllVerdicts(&candidates)
-	r.desired, p.handedOver = plan.HandOver(publication.Endpoints, o.handover, allVerdicts)
+	conditions, handedOver := plan.HandOver(candidates.Endpoints, publication.Conditions, o.handover, allVerdicts)
+	p.handedOver = handedOver
+	r.planned = sync.OnceValue(func() []endpointslice.Endpoint { return candidates.WithConditions(conditions) })
 
 	if r.oldService == nil {
-		p.changes = state.cache.Slices(r.desired)
+		p.changes = state.cache.Slices(&candidates, conditions)
 		return p
 	}
 	old := plan.OldPortsInput{Backend: r.backend, Live: r.oldService, Published: published, Permit: permit(o.view)}
-	r.desired = candidates.WithOldPorts(old, r.desired)
-	_, p.changes = endpointslice.Plan(template, r.desired, r.slices)
+	withOldPorts := candidates.WithOldPorts(old, r.desired())
+	r.planned = func() []endpointslice.Endpoint { return withOldPorts }
+	_, p.changes = endpointslice.Plan(template, withOldPorts, nil, r.slices)
 	state.cache = plan.Cache{} // the slices have more endpoints than the cache knows
 	return p
 }
@@ -139,7 +143,7 @@ func (r *reconciliation) publishName(ctx context.Context) {
 	traits, notes := r.serviceTraits(), r.observed.nameNotes(r.backend)
 	changes, publication := plan.PassthroughSlices(
 		r.template(traits), r.backend, traits.ServesPort, notes.Denied == "", r.slices)
-	if r.applySlices(ctx, changes) && len(publication.Endpoints) > 0 && r.result.ok() {
+	if r.applySlices(ctx, changes) && len(publication.Conditions) > 0 && r.result.ok() {
 		r.removeForeignEndpoints(ctx)
 	}
 

@@ -31,9 +31,17 @@ type reconciliation struct {
 	service, oldService *corev1.Service
 	// slices are ours, as they were read or created.
 	slices []*discoveryv1.EndpointSlice
-	// desired is what the slices are planned to publish.
-	desired []endpointslice.Endpoint
+	// planned returns what the slices are planned to publish. It is nil if they publish nothing.
+	planned func() []endpointslice.Endpoint
 	result  result
+}
+
+// desired returns what the slices are planned to publish. Only failed writes and old ports need it.
+func (r *reconciliation) desired() []endpointslice.Endpoint {
+	if r.planned == nil {
+		return nil
+	}
+	return r.planned()
 }
 
 func newReconciliation(r *Reconciler, observed *observation, state *backendState, events []pendingEvent) *reconciliation {

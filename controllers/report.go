@@ -101,7 +101,7 @@ func (r *reconciliation) verdictEvents(tier *int32) []pendingEvent {
 
 	state, verdicts := &r.state.reported, r.state.engines.verdicts
 	var events []pendingEvent
-	hasEndpoints := len(p.Endpoints) > 0
+	hasEndpoints := len(p.Conditions) > 0
 	if before := state.last; before != nil {
 		if hasEndpoints = hasEndpoints || before.hadEndpoints; hasEndpoints {
 			events = trafficEvents(r.backend, p, *before, tier)

@@ -160,11 +160,12 @@ func TestDrainingAddressIsFreeForSiblings(t *testing.T) {
 		leaving := !drainUntil.IsZero()
 		e := endpointslice.Endpoint{
 			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"), Ports: []endpointslice.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
-			Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving, DrainUntil: drainUntil,
+			DrainUntil: drainUntil,
+			Conditions: endpointslice.Conditions{Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving},
 		}
 		_, changes := endpointslice.Plan(endpointslice.Template{
 			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100, Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
-		}, []endpointslice.Endpoint{e}, nil)
+		}, []endpointslice.Endpoint{e}, nil, nil)
 		slice := changes.Create[0]
 		slice.UID = "uid-of-sibling-1"
 		return []client.Object{b, slice}

@@ -144,7 +144,7 @@ func (w *sliceWriter) hasReadyReplacement(family discoveryv1.AddressType) bool {
 			ofFamily = append(ofFamily, s)
 		}
 	}
-	return endpointslice.HasReadyReplacement(endpointslice.Published(ofFamily).Endpoints(), w.desired)
+	return endpointslice.HasReadyReplacement(endpointslice.Published(ofFamily).Endpoints(), w.desired())
 }
 
 func (w *sliceWriter) delete(s *discoveryv1.EndpointSlice) {
@@ -174,7 +174,7 @@ func (w *sliceWriter) updateRetainedSlice(name string) {
 	template := w.template(w.serviceTraits())
 	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), endpointslice.OwnLabels(s)
 
-	_, changes := endpointslice.Plan(template, endpointslice.ForRetained(permitted.Kept, w.desired), alone)
+	_, changes := endpointslice.Plan(template, endpointslice.ForRetained(permitted.Kept, w.desired()), nil, alone)
 	for _, s := range changes.Update {
 		w.write(s)
 	}

@@ -31,12 +31,13 @@ func (r *reconciliation) withdrawDenied(ctx context.Context) {
 	}
 	filtered := r.filterPublished(r.slices, state.denied)
 	former := state.denied
-	state.denied, r.desired = filtered.Refused, filtered.Kept
+	state.denied = filtered.Refused
+	r.planned = func() []endpointslice.Endpoint { return filtered.Kept }
 
 	if filtered.Changed || !endpointslice.OwnedBy(r.slices, plan.SliceOwner(r.backend, r.service)) {
 		template := r.template(r.serviceTraits())
 		template.Labels = state.deniedLabels
-		_, changes := endpointslice.Plan(template, filtered.Kept, r.slices)
+		_, changes := endpointslice.Plan(template, filtered.Kept, nil, r.slices)
 		if !r.applySlices(ctx, changes) { // an endpoint that was to come back may not have
 			state.denied = slices.Concat(former, filtered.Refused)
 		}

@@ -57,20 +57,20 @@ const (
 	unhealthyFailOpen healthMark = '!'
 )
 
-// healthMark returns the mark of e.
-func (e *Endpoint) healthMark() healthMark {
+// healthMark returns the mark for c.
+func (c *Conditions) healthMark() healthMark {
 	switch {
-	case e.Healthy == e.Serving:
+	case c.Healthy == c.Serving:
 		return healthAsServing
-	case e.Healthy:
+	case c.Healthy:
 		return healthyStandby
 	}
 	return unhealthyFailOpen
 }
 
-func attributesOf(e *Endpoint) attributes {
+func attributesOf(e *Endpoint, c *Conditions) attributes {
 	return attributes{
-		target: e.Target, tier: e.Tier, rank: e.Rank, health: e.healthMark(), until: drainSeconds(e.DrainUntil),
+		target: e.Target, tier: e.Tier, rank: e.Rank, health: c.healthMark(), until: drainSeconds(e.DrainUntil),
 	}
 }
 
@@ -99,8 +99,8 @@ func drainSeconds(t time.Time) int64 {
 func (enc *annotationEncoder) reset() { enc.text, enc.count = enc.text[:0], 0 }
 
 // add appends the next endpoint of the slice.
-func (enc *annotationEncoder) add(e *Endpoint, address string) {
-	a := attributesOf(e)
+func (enc *annotationEncoder) add(e *Endpoint, c *Conditions, address string) {
+	a := attributesOf(e, c)
 	if enc.count > 0 && enc.attributes != a {
 		enc.flush()
 	}

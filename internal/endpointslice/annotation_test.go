@@ -119,8 +119,8 @@ func TestPublishedForeign(t *testing.T) {
 	}
 	ports := []Port{{Port: 80, Protocol: corev1.ProtocolTCP}}
 	want := []Endpoint{
-		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Ready: true, Serving: true, Healthy: true, Unread: true},
-		{Addr: netip.MustParseAddr("10.0.0.3"), Ports: ports, Unread: true},
+		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Conditions: Conditions{Ready: true, Serving: true, Healthy: true, Unread: true}},
+		{Addr: netip.MustParseAddr("10.0.0.3"), Ports: ports, Conditions: Conditions{Unread: true}},
 	}
 	if diff := gocmp.Diff(want, Published([]*discoveryv1.EndpointSlice{names, foreign}).Endpoints(), equalAddrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -144,16 +144,11 @@ func TestPublishedTwice(t *testing.T) {
 func TestAnnotationSize(t *testing.T) {
 	var r annotationEncoder
 	for i := range maxPerSlice {
-		r.add(
-			&Endpoint{
-				Target:     fmt.Sprintf("%063d", i),
-				Tier:       127,
-				Rank:       127,
-				Healthy:    true,
-				DrainUntil: time.Unix(9_999_999_999, 0),
-			},
-			"10.0.0.1",
-		)
+		e := Endpoint{
+			Target: fmt.Sprintf("%063d", i), Tier: 127, Rank: 127, DrainUntil: time.Unix(9_999_999_999, 0),
+			Conditions: Conditions{Healthy: true},
+		}
+		r.add(&e, &e.Conditions, "10.0.0.1")
 	}
 	if n := len(r.bytes()); n > 95<<10 {
 		t.Errorf("%d bytes", n)

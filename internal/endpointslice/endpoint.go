@@ -37,11 +37,11 @@ func (p *planner) endpoints(members []int32) []discoveryv1.Endpoint {
 	hints := makeHints(hinted)
 	addresses := p.addresses(members)
 	for i, j := range members {
-		e := &p.desired[j]
+		e, c := &p.desired[j], p.conditionsOf(j)
 		list[i] = discoveryv1.Endpoint{
 			Addresses: addresses[i : i+1 : i+1],
 			Conditions: discoveryv1.EndpointConditions{
-				Ready: flag(e.Ready), Serving: flag(e.Serving), Terminating: flag(e.Terminating),
+				Ready: flag(c.Ready), Serving: flag(c.Serving), Terminating: flag(c.Terminating),
 			},
 			Hostname: str(e.Hostname),
 			Zone:     str(e.Zone),
@@ -122,7 +122,7 @@ func sameEndpoint(have *discoveryv1.Endpoint, want *Endpoint, t *Template) bool 
 }
 
 // sameConditions reports whether all three conditions are set as wanted.
-func sameConditions(have *discoveryv1.EndpointConditions, want *Endpoint) bool {
+func sameConditions(have *discoveryv1.EndpointConditions, want *Conditions) bool {
 	return have.Ready != nil && *have.Ready == want.Ready &&
 		have.Serving != nil && *have.Serving == want.Serving &&
 		have.Terminating != nil && *have.Terminating == want.Terminating

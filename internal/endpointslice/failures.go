@@ -50,7 +50,7 @@ func KeepReady(current, next *discoveryv1.EndpointSlice) {
 			e.Ready, e.Serving = true, true
 			next.Endpoints[i].Conditions.Ready, next.Endpoints[i].Conditions.Serving = new(true), new(true)
 		}
-		annotation.add(e, address)
+		annotation.add(e, &e.Conditions, address)
 	}
 	next.Annotations[annotationEndpoints] = string(annotation.bytes())
 }

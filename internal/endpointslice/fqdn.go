@@ -40,7 +40,7 @@ func PlanFQDN(t Template, hostname string, e *Endpoint, existing []*discoveryv1.
 		next.Endpoints[0].NodeName = &e.NodeName
 	}
 	var annotation annotationEncoder
-	annotation.add(e, hostname)
+	annotation.add(e, &e.Conditions, hostname)
 	m := newMetadata(&t)
 	m.applyTo(&next.ObjectMeta, annotation.bytes())
 

@@ -12,12 +12,13 @@ import (
 // plans the writes without matching endpoints with slices again. A Layout never changes: Refresh
 // returns a new one.
 type Layout struct {
-	template  Template
-	metadata  metadata
-	endpoints []Endpoint
-	// slices hold all of the endpoints, each one once, and nothing else. They are sorted by name.
+	template Template
+	metadata metadata
+	wantedEndpoints
+	// slices hold all of the wanted endpoints, each one once, and nothing else. They are sorted by
+	// name.
 	slices []layoutSlice
-	// healthy, parallel to endpoints, is the health that the slices say.
+	// healthy, parallel to desired, is the health that the slices say.
 	healthy []bool
 }
 
@@ -26,7 +27,7 @@ type layoutSlice struct {
 	name string
 	// slice says what it should, except for conditions; nil before the first Refresh.
 	slice   *discoveryv1.EndpointSlice
-	members []int32      // into the layout's endpoints, one for each endpoint of the slice
+	members []int32      // into desired, one for each endpoint of the slice
 	marks   []healthMark // what its annotation says of their health; parallel to members
 }
 
@@ -36,6 +37,7 @@ func (ls layoutSlice) compareName(name string) int { return strings.Compare(ls.n
 // should, or if some are left to be compacted.
 func (p *planner) layout(t Template, groups []*group) *Layout {
 	var list []layoutSlice
+	held := 0
 	for _, g := range groups {
 		if p.countHalfEmpty(g) > maxHalfEmpty {
 			return nil
@@ -51,11 +53,15 @@ func (p *planner) layout(t Template, groups []*group) *Layout {
 			if list == nil {
 				list = make([]layoutSlice, 0, len(p.existing))
 			}
+			held += s.size
 			list = append(list, layoutSlice{name: s.slice.Name, members: members})
 		}
 	}
+	if held < len(p.desired) {
+		return nil
+	}
 	slices.SortFunc(list, func(a, b layoutSlice) int { return a.compareName(b.name) })
-	return &Layout{template: t, metadata: p.metadata, endpoints: p.desired, slices: list}
+	return &Layout{template: t, metadata: p.metadata, wantedEndpoints: p.wantedEndpoints, slices: list}
 }
 
 // Healthy reports whether endpoint i is healthy, as its slice says.
@@ -71,7 +77,7 @@ func (l *Layout) Refresh(t *Template, existing []*discoveryv1.EndpointSlice) (ne
 	next = new(*l)
 	next.slices = slices.Clone(l.slices)
 	if l.healthy == nil {
-		next.healthy = make([]bool, len(l.endpoints))
+		next.healthy = make([]bool, len(l.desired))
 	}
 	for _, s := range existing {
 		i, found := slices.BinarySearchFunc(next.slices, s.Name, layoutSlice.compareName)
@@ -100,11 +106,11 @@ func (l *Layout) Refresh(t *Template, existing []*discoveryv1.EndpointSlice) (ne
 func (l *Layout) readHealth(ls *layoutSlice) {
 	ls.marks = make([]healthMark, len(ls.members))
 	for i, j := range ls.members {
-		e := &l.endpoints[j]
-		ls.marks[i] = e.healthMark()
-		_, l.healthy[j], _ = conditionsOf(&ls.slice.Endpoints[i])
+		c := l.conditionsOf(j)
+		ls.marks[i] = c.healthMark()
+		_, l.healthy[j], _ = readConditions(&ls.slice.Endpoints[i])
 		if ls.marks[i] != healthAsServing {
-			l.healthy[j] = e.Healthy
+			l.healthy[j] = c.Healthy
 		}
 	}
 }
@@ -112,18 +118,18 @@ func (l *Layout) readHealth(ls *layoutSlice) {
 // matchesExceptConditions reports whether s says what it should of members, except for conditions.
 // What its annotation says of their health has to be what the plan before wanted.
 func (l *Layout) matchesExceptConditions(s *discoveryv1.EndpointSlice, members []int32) bool {
-	first := &l.endpoints[members[0]]
+	first := &l.desired[members[0]]
 	if s.DeletionTimestamp != nil || len(s.Endpoints) != len(members) || s.AddressType != addressFamily(first.Addr) ||
 		!slices.EqualFunc(portsOf(s, nil), sortedPorts(first.Ports), SamePort) {
 		return false
 	}
 	var annotation annotationEncoder
 	for i, j := range members {
-		have, want := &s.Endpoints[i], &l.endpoints[j]
+		have, want := &s.Endpoints[i], &l.desired[j]
 		if !sameEndpoint(have, want, &l.template) {
 			return false
 		}
-		annotation.add(want, have.Addresses[0])
+		annotation.add(want, l.conditionsOf(j), have.Addresses[0])
 	}
 	return l.metadata.matches(&s.ObjectMeta, annotation.bytes())
 }
@@ -135,22 +141,24 @@ func sameTemplate(a, b *Template) bool {
 		a.NodeHints == b.NodeHints && a.Max == b.Max
 }
 
-// UpdateConditions plans the writes that bring the conditions of desired, which are the layout's
-// endpoints in their order, into the slices.
-func (l *Layout) UpdateConditions(desired []Endpoint) Changes {
-	p := newPlanner(l.template, l.metadata, desired, nil)
+// UpdateConditions plans the writes that bring conditions, which are parallel to the endpoints that
+// [Plan] was called with, into the slices. The next layout expects them there.
+func (l *Layout) UpdateConditions(conditions []Conditions) (next *Layout, changes Changes) {
+	next = new(*l)
+	next.conditions = conditions
+	p := newPlanner(l.template, l.metadata, next.wantedEndpoints, nil)
 	for i := range l.slices {
 		p.updateConditions(&l.slices[i])
 	}
-	return p.changes()
+	return next, p.changes()
 }
 
 // updateConditions updates a slice if conditions have changed, or health that its annotation holds.
 func (p *planner) updateConditions(ls *layoutSlice) {
 	s := plannedSlice{slice: ls.slice}
 	for i, j := range ls.members {
-		s.effects.noteConditions(&ls.slice.Endpoints[i], &p.desired[j])
-		s.written = s.written || p.desired[j].healthMark() != ls.marks[i]
+		s.effects.noteConditions(&ls.slice.Endpoints[i], p.conditionsOf(j))
+		s.written = s.written || p.conditionsOf(j).healthMark() != ls.marks[i]
 	}
 	if s.written || s.effects.conditionsChange {
 		s.members = slices.Clone(ls.members)

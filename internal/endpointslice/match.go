@@ -88,14 +88,14 @@ func (p *planner) keepEndpoints(g *group, s *plannedSlice, assigned []bool) {
 		match[i] = g.wanted[at]
 		s.size++
 
-		want := &p.desired[match[i]]
-		s.effects.noteConditions(have, want)
-		unread, leaving = unread || want.Unread, leaving || want.Leaving()
+		want, conditions := &p.desired[match[i]], p.conditionsOf(match[i])
+		s.effects.noteConditions(have, conditions)
+		unread, leaving = unread || conditions.Unread, leaving || want.Leaving()
 		if s.effects.conditionsChange || !sameEndpoint(have, want, &p.template) {
 			s.written = true
 		}
 		if !s.written {
-			p.annotation.add(want, have.Addresses[0])
+			p.annotation.add(want, conditions, have.Addresses[0])
 		}
 	}
 
@@ -159,5 +159,5 @@ func (p *planner) addMembers(s *plannedSlice, list []int32) {
 	s.onlyMetadata = false
 	s.effects.gains = true
 	s.effects.makesReady = s.effects.makesReady ||
-		slices.ContainsFunc(list, func(j int32) bool { return p.desired[j].Ready })
+		slices.ContainsFunc(list, func(j int32) bool { return p.conditionsOf(j).Ready })
 }

@@ -67,12 +67,12 @@ func newSliceUpdate(s *discoveryv1.EndpointSlice, e effects) sliceUpdate {
 }
 
 // noteConditions notes what changes in the conditions of an endpoint that stays.
-func (e *effects) noteConditions(have *discoveryv1.Endpoint, want *Endpoint) {
+func (e *effects) noteConditions(have *discoveryv1.Endpoint, want *Conditions) {
 	if sameConditions(&have.Conditions, want) {
 		return
 	}
 	e.conditionsChange = true
-	ready, serving, terminating := conditionsOf(have)
+	ready, serving, terminating := readConditions(have)
 	lastResort := serving && terminating && !(want.Serving && want.Terminating)
 	e.makesReady = e.makesReady || want.Ready && !ready
 	e.takesReady = e.takesReady || (ready || lastResort) && !want.Ready

@@ -16,12 +16,17 @@ const (
 )
 
 // Plan plans the writes that turn existing, all slices of one ExternalBackend, into slices that
-// publish desired and nothing else; the package comment says how. No ip:port may be twice in
-// desired. The order of desired and existing does not matter, and neither is changed. Addresses
-// that no slice can hold (invalid, IPv4-mapped, with an IPv6 zone) are left out. The layout is nil
-// unless the existing slices hold all of desired and nothing else.
-func Plan(t Template, desired []Endpoint, existing []*discoveryv1.EndpointSlice) (*Layout, Changes) {
-	p := newPlanner(t, newMetadata(&t), desired, existing)
+// publish desired and nothing else; the package comment says how. conditions, parallel to desired,
+// are the conditions of the endpoints; if they are nil, each endpoint has its own.
+//
+// No ip:port may be twice in desired. The order of desired and existing does not matter, and
+// nothing of the input is changed. Addresses that no slice can hold (invalid, IPv4-mapped, with an
+// IPv6 zone) are left out. The layout is nil unless the existing slices hold all of desired and
+// nothing else.
+func Plan(
+	t Template, desired []Endpoint, conditions []Conditions, existing []*discoveryv1.EndpointSlice,
+) (*Layout, Changes) {
+	p := newPlanner(t, newMetadata(&t), wantedEndpoints{desired, conditions}, existing)
 	groups := p.plan()
 	return p.layout(t, groups), p.changes()
 }
@@ -30,7 +35,7 @@ func Plan(t Template, desired []Endpoint, existing []*discoveryv1.EndpointSlice)
 type planner struct {
 	template Template
 	metadata metadata
-	desired  []Endpoint
+	wantedEndpoints
 	existing []*discoveryv1.EndpointSlice
 	// names are those that are taken; filled when the first slice is created.
 	names map[string]bool
@@ -40,6 +45,20 @@ type planner struct {
 
 	annotation annotationEncoder
 	text       []byte // scratch memory for addresses
+}
+
+// wantedEndpoints are endpoints and their conditions.
+type wantedEndpoints struct {
+	desired    []Endpoint
+	conditions []Conditions // parallel to desired; nil: each endpoint has its own
+}
+
+// conditionsOf returns the conditions that endpoint i shall have.
+func (w *wantedEndpoints) conditionsOf(i int32) *Conditions {
+	if w.conditions == nil {
+		return &w.desired[i].Conditions
+	}
+	return &w.conditions[i]
 }
 
 // group is the slices of one address family and list of ports.
@@ -74,9 +93,9 @@ type plannedSlice struct {
 
 func (s *plannedSlice) halfEmpty(limit int) bool { return s.size > 0 && 2*s.size <= limit }
 
-func newPlanner(t Template, m metadata, desired []Endpoint, existing []*discoveryv1.EndpointSlice) *planner {
+func newPlanner(t Template, m metadata, w wantedEndpoints, existing []*discoveryv1.EndpointSlice) *planner {
 	t.Max = min(max(t.Max, 1), maxPerSlice)
-	return &planner{template: t, metadata: m, desired: desired, existing: existing}
+	return &planner{template: t, metadata: m, wantedEndpoints: w, existing: existing}
 }
 
 // plan goes through the steps of the package comment.

@@ -22,13 +22,11 @@ func pool(target, zone string, first, n int) []Endpoint {
 	list := make([]Endpoint, 0, n)
 	for i := first; i < first+n; i++ {
 		list = append(list, Endpoint{
-			Target:  target,
-			Addr:    netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}),
-			Ports:   httpPorts,
-			Zone:    zone,
-			Ready:   true,
-			Serving: true,
-			Healthy: true,
+			Target:     target,
+			Addr:       netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}),
+			Ports:      httpPorts,
+			Zone:       zone,
+			Conditions: Conditions{Ready: true, Serving: true, Healthy: true},
 		})
 	}
 	return list
@@ -37,7 +35,8 @@ func pool(target, zone string, first, n int) []Endpoint {
 // at returns one healthy endpoint.
 func at(target, addr string) Endpoint {
 	return Endpoint{
-		Target: target, Addr: netip.MustParseAddr(addr), Ports: httpPorts, Ready: true, Serving: true, Healthy: true,
+		Target: target, Addr: netip.MustParseAddr(addr), Ports: httpPorts,
+		Conditions: Conditions{Ready: true, Serving: true, Healthy: true},
 	}
 }
 
@@ -59,7 +58,7 @@ func testTemplate(limit int) Template {
 
 // changesOf is Plan without the layout.
 func changesOf(t Template, desired []Endpoint, existing []*discoveryv1.EndpointSlice) Changes {
-	_, changes := Plan(t, desired, existing)
+	_, changes := Plan(t, desired, nil, existing)
 	return changes
 }
 

@@ -160,11 +160,9 @@ func (h *history) newEndpoint() Endpoint {
 	h.next++
 	n := h.next*7919%60000 + 256 // scattered, so that the order of arrival is not that of addresses
 	e := Endpoint{
-		Target:  fmt.Sprintf("t%d", r.IntN(5)),
-		Ports:   h.ports[r.IntN(len(h.ports))],
-		Ready:   true,
-		Serving: true,
-		Healthy: true,
+		Target:     fmt.Sprintf("t%d", r.IntN(5)),
+		Ports:      h.ports[r.IntN(len(h.ports))],
+		Conditions: Conditions{Ready: true, Serving: true, Healthy: true},
 	}
 	e.Addr = netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})
 	if r.IntN(8) == 0 {
@@ -437,7 +435,7 @@ func (h *history) lightAndChanged() (most int) {
 				continue
 			}
 			kept++
-			changed = changed || !sameConditions(&s.Endpoints[i].Conditions, &want)
+			changed = changed || !sameConditions(&s.Endpoints[i].Conditions, &want.Conditions)
 		}
 		if changed && 2*kept <= h.template.Max {
 			group := h.group(s)
@@ -498,7 +496,7 @@ func (h *history) checkRest() {
 				continue
 			}
 			found++
-			if !sameEndpoint(&s.Endpoints[i], &e, &h.template) || !sameConditions(&s.Endpoints[i].Conditions, &e) {
+			if !sameEndpoint(&s.Endpoints[i], &e, &h.template) || !sameConditions(&s.Endpoints[i].Conditions, &e.Conditions) {
 				h.t.Errorf("%s publishes %+v, wanted is %+v", s.Name, s.Endpoints[i], e)
 			}
 		}

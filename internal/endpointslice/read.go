@@ -137,14 +137,14 @@ func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endp
 		return *s
 	}
 	out := Endpoint{Addr: addr, Hostname: text(e.Hostname), Zone: text(e.Zone), NodeName: text(e.NodeName)}
-	out.Ready, out.Serving, out.Terminating = conditionsOf(e)
+	out.Ready, out.Serving, out.Terminating = readConditions(e)
 	out.Healthy = out.Serving
 	return out, true
 }
 
-// conditionsOf reads the conditions of an endpoint. If they are missing, the API's defaults apply:
-// an endpoint is ready, and is serving if it is ready.
-func conditionsOf(e *discoveryv1.Endpoint) (ready, serving, terminating bool) {
+// readConditions reads the conditions of an endpoint. If they are missing, the API's defaults
+// apply: an endpoint is ready, and is serving if it is ready.
+func readConditions(e *discoveryv1.Endpoint) (ready, serving, terminating bool) {
 	ready = trueIfNil(e.Conditions.Ready)
 	if serving = ready; e.Conditions.Serving != nil {
 		serving = *e.Conditions.Serving

@@ -63,7 +63,7 @@ func (p *planner) buildSlice(
 
 	p.annotation.reset()
 	for i, j := range s.members {
-		p.annotation.add(&p.desired[j], slice.Endpoints[i].Addresses[0])
+		p.annotation.add(&p.desired[j], p.conditionsOf(j), slice.Endpoints[i].Addresses[0])
 	}
 	p.metadata.applyTo(&slice.ObjectMeta, p.annotation.bytes())
 	return slice

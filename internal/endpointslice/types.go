@@ -31,13 +31,7 @@ type Endpoint struct {
 
 	Hostname, Zone, NodeName string
 
-	Ready, Serving, Terminating bool
-	// Healthy is the endpoint's health. It differs from Serving in a standby tier and where the
-	// Service fails open.
-	Healthy bool
-	// Unread means that the annotation of its slice does not say which target it belongs to, and that
-	// there is no verdict on it yet. See [Published].
-	Unread bool
+	Conditions
 
 	// Rank is the rank of its SRV record's priority; 0 without SRV. Tier is the target's tier plus the
 	// rank.
@@ -46,6 +40,17 @@ type Endpoint struct {
 	// DrainUntil is when an address that left spec or DNS stops being published, in whole seconds. It
 	// is zero unless the endpoint is leaving.
 	DrainUntil time.Time
+}
+
+// Conditions are what changes about an endpoint while it stays in its slice.
+type Conditions struct {
+	Ready, Serving, Terminating bool
+	// Healthy is the endpoint's health. It differs from Serving in a standby tier and where the
+	// Service fails open.
+	Healthy bool
+	// Unread means that the annotation of its slice does not say which target it belongs to, and that
+	// there is no verdict on it yet. See [Published].
+	Unread bool
 }
 
 // Leaving reports whether the address has left spec or DNS and stays until DrainUntil.

@@ -9,8 +9,9 @@ import (
 
 // The shapes of what is published are those of package endpointslice.
 type (
-	Endpoint = endpointslice.Endpoint
-	Port     = endpointslice.Port
+	Endpoint   = endpointslice.Endpoint
+	Conditions = endpointslice.Conditions
+	Port       = endpointslice.Port
 )
 
 // Cache is what one plan hands on to the next one of the same ExternalBackend. As long as nothing
@@ -40,14 +41,13 @@ type inputs struct {
 
 // Candidates decides which endpoints may be published, by the rules of [buildCandidates].
 //
-// Slices of the template are to hold them. They are good until the next call: Publish writes their
-// conditions.
+// Slices of the template shall hold them.
 func (pc *Cache) Candidates(in Input, t endpointslice.Template) Candidates {
 	now := inputsOf(&in)
 	if layout := pc.stillValid(&in, now, &t); layout != nil {
-		pc.layout = layout
-		pc.candidates.layout = layout
-		return pc.candidates
+		c := pc.candidates
+		c.layout = layout
+		return c
 	}
 	*pc = Cache{template: t, published: in.Published}
 	c := buildCandidates(in)
@@ -57,13 +57,15 @@ func (pc *Cache) Candidates(in Input, t endpointslice.Template) Candidates {
 	return c
 }
 
-// Slices is [endpointslice.Plan] for the candidates of the last call, in their order, with
-// conditions.
-func (pc *Cache) Slices(desired []Endpoint) endpointslice.Changes {
-	if pc.candidates.layout != nil {
-		return pc.layout.UpdateConditions(desired)
+// Slices plans the slices that hold the candidates of the last call, with these conditions. The
+// cache then describes them.
+func (pc *Cache) Slices(c *Candidates, conditions []Conditions) endpointslice.Changes {
+	if c.layout != nil {
+		layout, changes := c.layout.UpdateConditions(conditions)
+		pc.layout = layout
+		return changes
 	}
-	layout, changes := endpointslice.Plan(pc.template, desired, pc.published.Slices())
+	layout, changes := endpointslice.Plan(pc.template, c.Endpoints, conditions, pc.published.Slices())
 	pc.published = nil
 	if pc.layout = layout; pc.inputs == nil || layout == nil { // the next plan begins from the beginning
 		pc.inputs, pc.candidates, pc.layout = nil, Candidates{}, nil

@@ -23,11 +23,12 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// TestCachedPlanEqualsFreshPlanInRandomLives leads ExternalBackends through random lives, and plans every step twice: by what the
-// plan before left, and from the beginning. The two must not differ in anything.
+// TestCachedPlanEqualsFreshPlanInRandomLives leads ExternalBackends through random lives and plans
+// every step twice: with the cache of the plan before, and from the beginning. The two must not
+// differ in anything.
 func TestCachedPlanEqualsFreshPlanInRandomLives(t *testing.T) {
 	const lives, shards = 1200, 4
-	var plans, recalled atomic.Int64
+	var plans, reused atomic.Int64
 	t.Run("lives", func(t *testing.T) {
 		for shard := range shards {
 			t.Run(fmt.Sprint(shard), func(t *testing.T) {
@@ -36,7 +37,7 @@ func TestCachedPlanEqualsFreshPlanInRandomLives(t *testing.T) {
 					l := newLife(t, uint64(i*shards+shard))
 					l.live(40)
 					plans.Add(l.plans)
-					recalled.Add(l.recalled)
+					reused.Add(l.reuses)
 					if t.Failed() {
 						t.Fatalf("life %d", i*shards+shard)
 					}
@@ -44,8 +45,8 @@ func TestCachedPlanEqualsFreshPlanInRandomLives(t *testing.T) {
 			})
 		}
 	})
-	if 3*recalled.Load() < plans.Load() || 4*recalled.Load() > 3*plans.Load() {
-		t.Errorf("of %d plans %d went by the one before: too few, or too many, to compare", plans.Load(), recalled.Load())
+	if 3*reused.Load() < plans.Load() || 4*reused.Load() > 3*plans.Load() {
+		t.Errorf("of %d plans %d went by the one before: too few, or too many, to compare", plans.Load(), reused.Load())
 	}
 }
 
@@ -78,11 +79,12 @@ type life struct {
 	version int
 	earlier []*discoveryv1.EndpointSlice // what was there a plan ago
 
-	cache           Cache
-	tier            *TierState
-	probes          []Probe
-	named           []NamedAddr
-	plans, recalled int64
+	cache         Cache
+	tier          *TierState
+	probes        []Probe
+	named         []NamedAddr
+	plans, reuses int64
+	reused        bool // whether the last plan used the one before
 }
 
 func newLife(t *testing.T, seed uint64) *life {
@@ -364,12 +366,10 @@ func (l *life) turnOver() {
 				addr = l.probes[l.random.IntN(n)].ID.Addr
 			}
 			*list = append(*list, Endpoint{
-				Target:  "other",
-				Addr:    addr,
-				Ports:   []Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
-				Ready:   true,
-				Serving: true,
-				Healthy: true,
+				Target:     "other",
+				Addr:       addr,
+				Ports:      []Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
+				Conditions: Conditions{Ready: true, Serving: true, Healthy: true},
 			})
 		}
 	}
@@ -441,19 +441,20 @@ func (l *life) run(r *Cache, probes []Probe, existing []*discoveryv1.EndpointSli
 		Permit: func(_ string, a netip.Addr, _ []Port) Refusal { return l.denied[a] }, Rules: l.rules,
 		Published: published, SiblingEndpoints: l.beside, OlderSiblings: l.older, Probes: l.probes, NamedAddrs: l.named, Max: l.limit, Now: l.now,
 	}, l.template)
+	l.reused = c.layout != nil
 	probes, _ = c.Probes(probes)
 	state := func(i int) ProbeState { return ProbeState{Verdict: l.verdicts[probes[i].ID]} }
 	p := Publish(PublishInput{Backend: l.backend, Published: published, State: state, Tier: l.tier, Now: l.now}, &c)
-	desired, _ := HandOver(p.Endpoints, l.elsewhere, true)
+	conditions, _ := HandOver(c.Endpoints, p.Conditions, l.elsewhere, true)
 	out = planned{
 		Notes:      slices.Clone(c.Notes),
 		Probes:     probes,
 		NamedAddrs: c.NamedAddrs(l.named),
 		Judged:     p.HasAllVerdicts(&c),
-		Changes:    r.Slices(desired),
+		Changes:    r.Slices(&c, conditions),
 	}
-	p.Endpoints = slices.Clone(p.Endpoints)
-	out.Endpoints, out.Publication = desired, p
+	p.State = nil // functions can't be compared
+	out.Endpoints, out.Publication = c.WithConditions(conditions), p
 	return out, &p.Tier
 }
 
@@ -475,8 +476,8 @@ func (l *life) plan() {
 	want, _ := l.run(&anew, nil, existing)
 	got, tier := l.run(&l.cache, l.probes, existing)
 	l.plans++
-	if l.cache.candidates.layout != nil {
-		l.recalled++
+	if l.reused {
+		l.reuses++
 	}
 	for _, p := range []*planned{&want, &got} {
 		p.Probes = append([]Probe{}, p.Probes...)
@@ -491,7 +492,7 @@ func (l *life) plan() {
 		}
 		l.t.Errorf(
 			"by the plan before: %v; -from the beginning +by the plan before:\n%s",
-			l.cache.candidates.layout != nil,
+			l.reused,
 			gocmp.Diff(want, got, equal...),
 		)
 		return

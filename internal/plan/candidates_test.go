@@ -437,8 +437,8 @@ func addr(text string) netip.Addr {
 func at(target, address string) Endpoint {
 	return Endpoint{
 		Target: target, Addr: addr(address),
-		Ports: []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
-		Ready: true, Serving: true, Healthy: true,
+		Ports:      []Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		Conditions: Conditions{Ready: true, Serving: true, Healthy: true},
 	}
 }
 

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -127,8 +128,8 @@ type Input struct {
 // Candidates are the endpoints that may be published, with their probes, and the reasons why other
 // addresses may not.
 type Candidates struct {
-	// Endpoints are in the order of the names of their targets. Draining ones come last. Publish
-	// sets their conditions.
+	// Endpoints are in the order of the names of their targets. Draining ones come last. They never
+	// change: Publish returns their conditions apart.
 	Endpoints []Endpoint
 	origins   []origin // parallel to Endpoints
 	// Notes are parallel to spec.targets.
@@ -140,6 +141,15 @@ type Candidates struct {
 	layout *endpointslice.Layout
 	// keepsPublished reports whether an endpoint stays exactly as it is published.
 	keepsPublished bool
+}
+
+// WithConditions returns copies of the endpoints that have these conditions.
+func (c *Candidates) WithConditions(conditions []Conditions) []Endpoint {
+	out := slices.Clone(c.Endpoints)
+	for i := range out {
+		out[i].Conditions = conditions[i]
+	}
+	return out
 }
 
 // publishedHealth reports whether a slice holds an endpoint of the address of candidate i, whether

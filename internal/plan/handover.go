@@ -12,16 +12,16 @@ import (
 // HandOver plans the moment before our endpoints replace those that others publish behind an
 // adopted Service.
 //
-// It returns our endpoints to publish. One at an ip:port that others publish, too, gets the
+// It returns the conditions of our endpoints. One at an ip:port that others publish, too, gets the
 // conditions of theirs, so that kube-proxy sees no difference, whichever it reads.
 //
 // It also reports whether the others may go once these are written. They may if one of ours is
 // ready by its own verdict. They may, too, if some are shared and allVerdicts reports that no
 // verdict is missing, because then waiting changes nothing. Without others there is nothing to wait
 // for.
-func HandOver(ours, others []Endpoint, allVerdicts bool) ([]Endpoint, bool) {
+func HandOver(ours []Endpoint, conditions []Conditions, others []Endpoint, allVerdicts bool) ([]Conditions, bool) {
 	if len(others) == 0 {
-		return ours, true
+		return conditions, true
 	}
 
 	byAddr := make(map[netip.Addr][]*Endpoint, len(others))
@@ -29,17 +29,16 @@ func HandOver(ours, others []Endpoint, allVerdicts bool) ([]Endpoint, bool) {
 		byAddr[others[i].Addr] = append(byAddr[others[i].Addr], &others[i])
 	}
 
-	out := make([]Endpoint, len(ours))
+	out := slices.Clone(conditions)
 	shared, ready := false, false
-	for i, e := range ours {
-		ready = ready || e.Ready
-		for _, other := range byAddr[e.Addr] {
-			if portsConflict(e.Ports, other.Ports) {
-				e.Ready, e.Serving, e.Terminating = other.Ready, other.Serving, other.Terminating
+	for i := range ours {
+		ready = ready || conditions[i].Ready
+		for _, other := range byAddr[ours[i].Addr] {
+			if portsConflict(ours[i].Ports, other.Ports) {
+				out[i].Ready, out[i].Serving, out[i].Terminating = other.Ready, other.Serving, other.Terminating
 				shared = true
 			}
 		}
-		out[i] = e
 	}
 	return out, ready || shared && allVerdicts
 }
@@ -59,7 +58,7 @@ func ReadEndpoints(e *corev1.Endpoints) []Endpoint {
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for _, a := range addresses {
 				if ip, err := netip.ParseAddr(a.IP); err == nil {
-					out = append(out, Endpoint{Addr: ip, Ports: ports, Ready: ready, Serving: ready, Healthy: ready})
+					out = append(out, Endpoint{Addr: ip, Ports: ports, Conditions: Conditions{Ready: ready, Serving: ready, Healthy: ready}})
 				}
 			}
 		}

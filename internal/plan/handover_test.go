@@ -54,13 +54,17 @@ func TestHandoverCostsNoRequest(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, done := HandOver(tt.ours, tt.others, tt.allVerdicts)
+			var conditions []Conditions
+			for _, e := range tt.ours {
+				conditions = append(conditions, e.Conditions)
+			}
+			got, done := HandOver(tt.ours, conditions, tt.others, tt.allVerdicts)
 			if done != tt.wantDone {
 				t.Errorf("the others may go: %t, want %t", done, tt.wantDone)
 			}
 			for i := range got {
 				if got[i].Ready != tt.wantReady[i] {
-					t.Errorf("%s ready=%t, want %t", got[i].Addr, got[i].Ready, tt.wantReady[i])
+					t.Errorf("%s ready=%t, want %t", tt.ours[i].Addr, got[i].Ready, tt.wantReady[i])
 				}
 			}
 		})

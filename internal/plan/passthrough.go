@@ -21,11 +21,11 @@ func PassthroughSlices(
 	}
 	e := Endpoint{
 		Target: target.Name, Ports: ports, Hostname: target.Name, Zone: target.Zone, NodeName: target.NodeName,
-		Serving: true, Healthy: true, Terminating: target.AdminState == v1alpha1.AdminStateDraining,
 	}
+	e.Serving, e.Healthy, e.Terminating = true, true, target.AdminState == v1alpha1.AdminStateDraining
 	e.Ready = !e.Terminating
 	changes := endpointslice.PlanFQDN(t, target.Hostname, &e, existing)
-	return changes, Publication{Endpoints: []Endpoint{e}, States: make([]ProbeState, 1)}
+	return changes, Publication{Conditions: []Conditions{e.Conditions}, Verdicts: make([]Verdict, 1)}
 }
 
 // NoEndpoints returns the candidates of an ExternalBackend that publishes no addresses. Each target

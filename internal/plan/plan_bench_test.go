@@ -135,7 +135,7 @@ func (f *flip) plan() endpointslice.Changes {
 		State: func(i int) ProbeState { return f.states[i] },
 	}, &c)
 	f.tier = &p.Tier
-	changes := f.cache.Slices(p.Endpoints)
+	changes := f.cache.Slices(&c, p.Conditions)
 	for _, list := range [][]*discoveryv1.EndpointSlice{changes.Create, changes.Update} {
 		for _, s := range list {
 			f.writes++

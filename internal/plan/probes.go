@@ -55,6 +55,11 @@ func (c *Candidates) matchProbes(probes []Probe) bool {
 	return n == len(probes)
 }
 
+// probedAt is where candidate i is probed; its port is 0 if it is not.
+func (c *Candidates) probedAt(i int) netip.AddrPort {
+	return netip.AddrPortFrom(c.Endpoints[i].Addr, c.origins[i].probePort)
+}
+
 // matchesProbe reports whether p is the probe of candidate i, initial verdicts apart.
 func (c *Candidates) matchesProbe(i int, p *Probe) bool {
 	want := c.probe(i)
@@ -66,7 +71,7 @@ func (c *Candidates) probe(i int) Probe {
 	e, o := &c.Endpoints[i], &c.origins[i]
 	return Probe{
 		ID:             ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)},
-		Dial:           netip.AddrPortFrom(e.Addr, o.probePort),
+		Dial:           c.probedAt(i),
 		Host:           o.host,
 		Name:           o.name,
 		InitialVerdict: o.initial,

@@ -31,10 +31,12 @@ type ProbeState struct {
 
 // Publication is what to publish now, with the facts about it that status shows.
 type Publication struct {
-	// Endpoints are those of the Candidates, with their conditions.
-	Endpoints []Endpoint
-	// States are parallel to Endpoints. They are zero for endpoints that are not probed.
-	States []ProbeState
+	// Conditions are parallel to the endpoints of the Candidates.
+	Conditions []Conditions
+	// Verdicts are parallel to Conditions. They are Unknown for endpoints that are not probed.
+	Verdicts []Verdict
+	// State is the one in PublishInput. It has the reasons for the verdicts.
+	State func(probe int) ProbeState
 	// Tier is for the next Publish.
 	Tier TierState
 	// Tiers are the tiers that Tier was chosen from, sorted by number.
@@ -49,7 +51,7 @@ type Publication struct {
 // HasAllVerdicts reports whether no endpoint waits for its first verdict.
 func (p *Publication) HasAllVerdicts(c *Candidates) bool {
 	for i := range c.origins {
-		if c.origins[i].probed() && p.States[i].Verdict == Unknown {
+		if c.origins[i].probed() && p.Verdicts[i] == Unknown {
 			return false
 		}
 	}
@@ -71,14 +73,19 @@ type PublishInput struct {
 	Now             time.Time
 }
 
-// Publish sets the conditions of every candidate, by the formulas of the API:
+// Publish decides the conditions of every candidate, by the formulas of the API:
 //
 //	health      = its verdict; without one the health published last, else initialState
 //	serving     = fail-open, or health and in the active tier; if no tier is active, health
 //	terminating = its target is Draining, or its address is leaving
 //	ready       = publishNotReadyAddresses, or serving and not terminating
 func Publish(in PublishInput, c *Candidates) Publication {
-	out := Publication{Endpoints: c.Endpoints, States: make([]ProbeState, len(c.Endpoints)), Next: c.nextDrainEnd}
+	out := Publication{
+		Conditions: make([]Conditions, len(c.Endpoints)),
+		Verdicts:   make([]Verdict, len(c.Endpoints)),
+		State:      in.State,
+		Next:       c.nextDrainEnd,
+	}
 	counts := newTierCounts(in.Backend, c)
 	out.setHealth(in, c, counts)
 
@@ -98,40 +105,42 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	noTier := out.Tier.Active == nil
 	out.FailOpen = noTier && counts.endpoints > 0 &&
 		in.Backend.Spec.Failover.EffectiveWhenNoTierQualifies() == v1alpha1.NoTierAllEndpoints
-	for i := range c.Endpoints {
-		e := &c.Endpoints[i]
+	for i := range out.Conditions {
 		if c.keepsPublished && c.origins[i].asPublished {
 			continue
 		}
-		e.Serving = out.FailOpen || e.Healthy && (noTier || *out.Tier.Active == e.Tier)
-		e.Ready = in.PublishNotReady || e.Serving && !e.Terminating
+		set := &out.Conditions[i]
+		set.Serving = out.FailOpen || set.Healthy && (noTier || *out.Tier.Active == c.Endpoints[i].Tier)
+		set.Ready = in.PublishNotReady || set.Serving && !set.Terminating
 	}
 	return out
 }
 
-// setHealth sets whether the endpoints are healthy and terminating, and counts them by tier.
+// setHealth sets whether the endpoints are healthy and terminating, and counts them by tier. One that
+// stays as it is published keeps its conditions.
 func (p *Publication) setHealth(in PublishInput, c *Candidates, counts *tierCounts) {
 	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
 	initial := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady
 	probe := 0
 	for i := range c.Endpoints {
-		e, o := &c.Endpoints[i], &c.origins[i]
+		e, o, set := &c.Endpoints[i], &c.origins[i], &p.Conditions[i]
 		if o.asPublished {
+			*set = e.Conditions
 			continue
 		}
 		if o.probed() {
-			p.States[i] = in.State(probe)
+			p.Verdicts[i] = in.State(probe).Verdict
 			probe++
 		}
 
-		verdict := p.States[i].Verdict
+		verdict := p.Verdicts[i]
 		if !enforced {
 			verdict = Healthy
 		}
 		published, healthy, unread := c.publishedHealth(i)
-		e.Terminating = o.draining
-		e.Healthy = verdict == Healthy || verdict == Unknown && (published && healthy || !published && initial)
-		e.Unread = unread && o.probed() && verdict == Unknown
+		set.Terminating = o.draining
+		set.Healthy = verdict == Healthy || verdict == Unknown && (published && healthy || !published && initial)
+		set.Unread = unread && o.probed() && verdict == Unknown
 		if !o.draining {
 			counts.add(e.Tier, verdict)
 		}

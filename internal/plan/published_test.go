@@ -25,7 +25,7 @@ func standing(endpoints ...Endpoint) *endpointslice.PublishedEndpoints {
 
 func inSlices(endpoints ...Endpoint) []*discoveryv1.EndpointSlice {
 	template := endpointslice.Template{Namespace: "default", Service: "shop", Backend: "shop", Max: 100}
-	_, changes := endpointslice.Plan(template, endpoints, nil)
+	_, changes := endpointslice.Plan(template, endpoints, nil, nil)
 	return changes.Create
 }
 

@@ -207,7 +207,7 @@ func (w *world) plan(t *testing.T) (changes endpointslice.Changes) {
 		&c,
 	)
 	w.tier = &p.Tier
-	changes = w.cache.Slices(p.Endpoints)
+	changes = w.cache.Slices(&c, p.Conditions)
 	for _, s := range slices.Concat(changes.Create, changes.Update) {
 		w.slices[s.Name] = s
 	}

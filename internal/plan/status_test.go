@@ -24,21 +24,20 @@ func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 	b.Spec.HealthCheck = &v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}
 	b.Spec.Ports = []v1alpha1.Port{{Port: 80}}
 	candidates := Candidates{Notes: make([]TargetNotes, len(verdicts))}
-	publication := Publication{States: verdicts}
+	publication := Publication{State: func(probe int) ProbeState { return verdicts[probe] }}
 	for i, v := range verdicts {
 		address := netip.AddrFrom4([4]byte{192, 0, byte(2 + i/250), byte(1 + i%250)}).String()
 		b.Spec.Targets = append(b.Spec.Targets, v1alpha1.Target{Name: fmt.Sprintf("t%03d", i), Address: address})
 		e := Endpoint{
-			Target:  b.Spec.Targets[i].Name,
-			Addr:    netip.MustParseAddr(address),
-			Ready:   v.Verdict == Healthy,
-			Serving: v.Verdict == Healthy,
-			Healthy: v.Verdict == Healthy,
+			Target:     b.Spec.Targets[i].Name,
+			Addr:       netip.MustParseAddr(address),
+			Conditions: Conditions{Ready: v.Verdict == Healthy, Serving: v.Verdict == Healthy, Healthy: v.Verdict == Healthy},
 		}
 		candidates.Endpoints = append(candidates.Endpoints, e)
+		publication.Conditions = append(publication.Conditions, e.Conditions)
+		publication.Verdicts = append(publication.Verdicts, v.Verdict)
 		candidates.origins = append(candidates.origins, origin{target: int32(i), probePort: 80})
 	}
-	publication.Endpoints = candidates.Endpoints
 	in := StatusInput{
 		Backend: b, References: &References{}, Programmed: v1alpha1.ReasonProgrammed,
 		Candidates: &candidates, Publication: &publication, Now: statusStart,
@@ -126,7 +125,7 @@ func TestReadyNamesSharedReason(t *testing.T) {
 	unpublished := func(note TargetNotes, named bool) func(*StatusInput) {
 		return func(in *StatusInput) {
 			in.Candidates.Endpoints, in.Candidates.origins = nil, nil
-			in.Publication.Endpoints, in.Publication.States = nil, nil
+			in.Publication.Conditions, in.Publication.Verdicts = nil, nil
 			for i := range in.Candidates.Notes {
 				in.Candidates.Notes[i] = note
 				if named {

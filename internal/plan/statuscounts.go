@@ -12,16 +12,16 @@ type probeCounts struct{ total, healthy, unhealthy int }
 // setCounts counts the endpoints. Those that are not probed count as healthy.
 func (w *statusWriter) setCounts() {
 	var c v1alpha1.EndpointCounts
-	for i := range w.Publication.Endpoints {
+	for i := range w.Publication.Conditions {
 		verdict := Healthy
 		if w.Candidates.isProbed(i) {
-			verdict = w.Publication.States[i].Verdict
+			verdict = w.Publication.Verdicts[i]
 			w.probed.total++
 			w.probed.healthy += boolToInt(verdict == Healthy)
 			w.probed.unhealthy += boolToInt(verdict == Unhealthy)
 		}
 		c.Total++
-		c.Ready += int32(boolToInt(w.Publication.Endpoints[i].Ready))
+		c.Ready += int32(boolToInt(w.Publication.Conditions[i].Ready))
 		c.Healthy += int32(boolToInt(verdict == Healthy))
 		c.Unhealthy += int32(boolToInt(verdict == Unhealthy))
 	}
@@ -55,15 +55,15 @@ var EndpointStates = []v1alpha1.TargetState{
 // CountStates counts the published endpoints by state. Every endpoint is in one of EndpointStates.
 func CountStates(c *Candidates, p *Publication) map[v1alpha1.TargetState]int {
 	counts := make(map[v1alpha1.TargetState]int, len(EndpointStates))
-	for i := range p.Endpoints {
+	for i := range p.Conditions {
 		state := v1alpha1.TargetStateUnprobed
 		switch {
-		case p.Endpoints[i].Terminating:
+		case p.Conditions[i].Terminating:
 			state = v1alpha1.TargetStateDraining
 		case !c.isProbed(i):
-		case p.States[i].Verdict == Healthy:
+		case p.Verdicts[i] == Healthy:
 			state = v1alpha1.TargetStateHealthy
-		case p.States[i].Verdict == Unhealthy:
+		case p.Verdicts[i] == Unhealthy:
 			state = v1alpha1.TargetStateUnhealthy
 		default:
 			state = v1alpha1.TargetStateUnknown

@@ -16,16 +16,17 @@ type targetEndpoints struct {
 	worstAt netip.AddrPort
 }
 
-func (t *targetEndpoints) add(e *Endpoint, o *origin, state ProbeState) {
+// add adds an endpoint. probedAt is where it is probed; without a port it is not.
+func (t *targetEndpoints) add(ready bool, state ProbeState, probedAt netip.AddrPort) {
 	t.total++
-	t.ready += boolToInt(e.Ready)
-	if !o.probed() {
+	t.ready += boolToInt(ready)
+	if probedAt.Port() == 0 {
 		return
 	}
 
 	t.unhealthy += boolToInt(state.Verdict == Unhealthy)
 	if t.probed == 0 || isWorse(state.Verdict, t.worst.Verdict) {
-		t.worst, t.worstAt = state, netip.AddrPortFrom(e.Addr, o.probePort)
+		t.worst, t.worstAt = state, probedAt
 	}
 	t.probed++
 }
@@ -67,14 +68,21 @@ func (w *statusWriter) setTargets() {
 // sumEndpoints returns the sums of all targets, parallel to spec.targets.
 func (w *statusWriter) sumEndpoints() []targetEndpoints {
 	sums := make([]targetEndpoints, len(w.Backend.Spec.Targets))
+	probe := 0
 	for i := range w.Candidates.origins {
-		if o := &w.Candidates.origins[i]; o.target >= 0 {
-			sums[o.target].add(&w.Publication.Endpoints[i], o, w.Publication.States[i])
+		o := &w.Candidates.origins[i]
+		var state ProbeState
+		if o.probed() {
+			state = w.Publication.State(probe)
+			probe++
+		}
+		if o.target >= 0 {
+			sums[o.target].add(w.Publication.Conditions[i].Ready, state, w.Candidates.probedAt(i))
 		}
 	}
 	if Passthrough(w.Backend) { // the name of the only target is the endpoint
-		for i := range w.Publication.Endpoints {
-			sums[0].add(&w.Publication.Endpoints[i], &origin{}, ProbeState{})
+		for i := range w.Publication.Conditions {
+			sums[0].add(w.Publication.Conditions[i].Ready, ProbeState{}, netip.AddrPort{})
 		}
 	}
 	return sums

@@ -279,7 +279,7 @@ func TestChooseTier(t *testing.T) {
 
 func TestPublishedTier(t *testing.T) {
 	e := func(tier int32, healthy, serving bool) Endpoint {
-		return Endpoint{Target: "t", Tier: tier, Healthy: healthy, Serving: serving}
+		return Endpoint{Target: "t", Tier: tier, Conditions: Conditions{Healthy: healthy, Serving: serving}}
 	}
 	terminating := e(1, true, true)
 	terminating.Terminating = true
@@ -313,7 +313,7 @@ func TestPublishedTier(t *testing.T) {
 		},
 		{
 			name:      "what is of no target says nothing",
-			published: []Endpoint{{Healthy: true, Serving: true}, e(1, true, true), e(2, true, false)},
+			published: []Endpoint{{Conditions: Conditions{Healthy: true, Serving: true}}, e(1, true, true), e(2, true, false)},
 			want:      TierState{Active: new(int32(1))},
 		},
 	}

@@ -72,13 +72,13 @@ func (o *ours) prepare(s state) {
 		o.desired[i] = planner.Endpoint{
 			Target: cmp.Or(b.zone, "pool"), Addr: address(b.id), Ports: o.ports,
 			Zone: b.zone, NodeName: "node-" + b.zone,
-			Ready: b.ready, Serving: b.ready, Healthy: b.ready,
+			Conditions: planner.Conditions{Ready: b.ready, Serving: b.ready, Healthy: b.ready},
 		}
 	}
 }
 
 func (o *ours) sync(existing []*discoveryv1.EndpointSlice, st *store) {
-	_, changes := planner.Plan(o.template, o.desired, existing)
+	_, changes := planner.Plan(o.template, o.desired, nil, existing)
 	for _, s := range changes.Create {
 		st.create(s)
 	}

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// crds are the schemas of all kinds, by the plural.
+// crds returns the schema of each kind, by its plural name.
 func crds(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
 	t.Helper()
 	out := map[string]*apiextensionsv1.JSONSchemaProps{}
@@ -48,7 +48,7 @@ func crds(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
 	return out
 }
 
-// walk visits a schema and all below it. required tells whether the object around it wants it.
+// walk visits a schema and all schemas below it. required reports whether the parent requires it.
 func walk(
 	s *apiextensionsv1.JSONSchemaProps,
 	path string,
@@ -68,7 +68,7 @@ func walk(
 	}
 }
 
-// A default in the schema would be written into what users have applied, and could never change.
+// A default in the schema would be written into the objects of users, and could never change.
 func TestSchemaHasNoDefaultButOne(t *testing.T) {
 	var found []string
 	for kind, s := range crds(t) {
@@ -83,8 +83,8 @@ func TestSchemaHasNoDefaultButOne(t *testing.T) {
 	}
 }
 
-// What is absent is left out: no optional field of a spec has a second spelling for that.
-func TestAbsentHasOneSpelling(t *testing.T) {
+// An optional field of a spec is absent by being left out. No empty value means the same.
+func TestAbsentFieldsHaveNoOtherSpelling(t *testing.T) {
 	mayBeEmpty := []string{
 		"externalbackends spec.ports[].name", // as in ServiceSpec
 		"externalbackends spec.targets[].ports[].name",
@@ -111,7 +111,8 @@ func TestAbsentHasOneSpelling(t *testing.T) {
 	}
 }
 
-// A zero is either refused or means zero: then the field is a pointer, so that it can be written.
+// A zero is refused or means zero. Where it means zero, the field is a pointer, so that it can be
+// written.
 func TestZeroMeansZero(t *testing.T) {
 	zeroes := []string{
 		"spec.drainSeconds", "spec.targets[].tier", "spec.dns.staleSeconds", "spec.dns.removalDelaySeconds",
@@ -142,8 +143,9 @@ func TestZeroMeansZero(t *testing.T) {
 	}
 }
 
-// A later version may add a word to status without breaking this one's clients.
-func TestStatusIsOpen(t *testing.T) {
+// The status has no enums, so a later version may add a word to it without breaking clients of this
+// one.
+func TestStatusHasNoEnums(t *testing.T) {
 	for kind, s := range crds(t) {
 		walk(s, "", true, func(path string, s *apiextensionsv1.JSONSchemaProps, _ bool) {
 			if strings.HasPrefix(path, "status.") && !strings.HasPrefix(path, "status.conditions[]") && len(s.Enum) > 0 {
@@ -153,8 +155,8 @@ func TestStatusIsOpen(t *testing.T) {
 	}
 }
 
-// defaults are what each function of defaults.go says of an absent field, as the field texts say
-// it.
+// defaults returns the value of each function of defaults.go for an absent field, in the form of
+// the field texts.
 func defaults() map[string]string {
 	second := func(d time.Duration) string { return fmt.Sprint(int(d.Seconds())) }
 	var (
@@ -217,13 +219,14 @@ func defaults() map[string]string {
 	return out
 }
 
-// described are defaults that are no fixed value: another field's, or what is observed.
+// described lists the fields whose default is not a fixed value: it is that of another field, or is
+// observed.
 var described = []string{
 	"externalbackends spec.service.name", "externalbackends spec.healthCheck.httpGet.httpHeaders",
 }
 
-// The text of a field names its default, which is what the functions say; and whoever adds a
-// default to a text has to say it here.
+// The text of a field names the default that its function returns, and no text names a default that
+// is not listed here.
 func TestFieldTextsNameTheDefaults(t *testing.T) {
 	want := defaults()
 	for kind, s := range crds(t) {
@@ -250,13 +253,14 @@ func TestFieldTextsNameTheDefaults(t *testing.T) {
 	}
 }
 
-// The API server refuses a CRD whose rules may cost too much. A fifth of that leaves room for what
-// is to come, and for its estimates to change.
-func TestCostOfTheRules(t *testing.T) {
+// The API server refuses a CRD whose rules may cost too much. Ours cost at most a fifth of that,
+// because rules will be added, and the API server's estimates may change.
+func TestRulesCostAFifthOfTheLimit(t *testing.T) {
 	const share = 5
 	for kind, s := range crds(t) {
 		var internal apiextensions.JSONSchemaProps
-		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(s, &internal, nil); err != nil {
+		err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(s, &internal, nil)
+		if err != nil {
 			t.Fatal(err)
 		}
 		structural, err := schema.NewStructural(&internal)
@@ -265,13 +269,9 @@ func TestCostOfTheRules(t *testing.T) {
 		}
 		c := costs{T: t, env: environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())}
 		c.add(structural, model.SchemaDeclType(structural, true), "", 1)
-		t.Logf(
-			"%s: the rules cost %.1f %% of what the API server allows, the dearest, of %q, %.1f %% of what one may cost",
-			kind,
+		t.Logf("%s: the rules cost %.1f %% of the limit; the dearest, of %q, costs %.1f %% of the limit for one", kind,
 			100*float64(c.total)/validation.StaticEstimatedCRDCostLimit,
-			c.where,
-			100*float64(c.most)/validation.StaticEstimatedCostLimit,
-		)
+			c.where, 100*float64(c.most)/validation.StaticEstimatedCostLimit)
 		if c.rules == 0 || c.total > validation.StaticEstimatedCRDCostLimit/share {
 			t.Errorf("%s: %d rules cost %d", kind, c.rules, c.total)
 		}
@@ -336,8 +336,8 @@ func (c *costs) add(s *schema.Structural, declared *apiservercel.DeclType, path 
 
 func hasRules(s *schema.Structural) bool { return len(s.XValidations) > 0 }
 
-// The guide's table of defaults says of each field what its function says.
-func TestGuideTellsTheDefaults(t *testing.T) {
+// The guide's table of defaults has each field with the value that its function returns.
+func TestGuideListsTheDefaults(t *testing.T) {
 	text, err := os.ReadFile("../../docs/guide.md")
 	if err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// The model decides as slowly and obviously as possible: addresses are strings
-// of binary digits, and every rule is looked at anew for every question.
+// The model decides in the most obvious way, however slow: addresses are strings of binary digits,
+// and each question looks at every rule.
 
 func digits(a netip.Addr) string {
 	var b strings.Builder
@@ -79,7 +79,7 @@ func modelEmbedded(a netip.Addr) []netip.Addr {
 	return found
 }
 
-// modelOwn is the kind of the address itself.
+// modelOwn returns the kind of the address itself.
 func modelOwn(a netip.Addr, r ClusterRanges) Kind {
 	texts := func(prefixes []netip.Prefix) (out []string) {
 		for _, p := range prefixes {
@@ -116,7 +116,7 @@ func modelOwn(a netip.Addr, r ClusterRanges) Kind {
 	return None
 }
 
-// modelKind is the strongest kind of the address and of what it embeds.
+// modelKind returns the strongest kind of the address and of all that it embeds.
 func modelKind(a netip.Addr, r ClusterRanges) Kind {
 	kind := modelOwn(a, r)
 	for _, e := range modelEmbedded(a) {
@@ -136,7 +136,7 @@ type modelQuestion struct {
 	ports []Port
 }
 
-// ask leaves out which port is refused, once it is sure that one is named where one is refused.
+// ask checks that a decision names a port where one is refused, and then leaves the port out.
 func (q modelQuestion) ask(v *View) Decision {
 	d := q.put(v)
 	if (d.Kind == PortNotAllowed) != slices.Contains(q.ports, d.Port) {
@@ -162,7 +162,7 @@ func (q modelQuestion) put(v *View) Decision {
 	panic(q.call)
 }
 
-// modelDecide is what api.md says, read aloud.
+// modelDecide follows the package comment step by step.
 func modelDecide(in Input, ns map[string]string, q modelQuestion) Decision {
 	domain := in.ClusterDomain
 	if q.call == "Name" && (q.name == domain || strings.HasSuffix(q.name, "."+domain)) {
@@ -245,7 +245,7 @@ func modelRefusal(in Input, selecting []v1alpha1.ExternalBackendPolicy, q modelQ
 	return None
 }
 
-// modelRule tells whether the rule fits but for its ports.
+// modelRule reports whether the rule covers address and name.
 func modelRule(in Input, r v1alpha1.PolicyRule, q modelQuestion, guarded bool) bool {
 	if q.call == "Nameserver" || len(r.CIDRs)+len(r.Hostnames) == 0 && r.AnyTarget == nil {
 		return false
@@ -275,7 +275,7 @@ func modelRule(in Input, r v1alpha1.PolicyRule, q modelQuestion, guarded bool) b
 	return modelNames(in, q.addr, guarded, func(a netip.Addr) bool { return inAny(a, r.CIDRs...) })
 }
 
-// modelNameserver tells whether the policy lists the nameserver.
+// modelNameserver reports whether the policy lists the nameserver.
 func modelNameserver(in Input, p v1alpha1.ExternalBackendPolicy, q modelQuestion, guarded bool) bool {
 	return q.call == "Nameserver" && modelNames(in, q.addr, guarded, func(a netip.Addr) bool {
 		return slices.Contains(p.Spec.AllowNameservers, a.String()) ||
@@ -283,7 +283,7 @@ func modelNameserver(in Input, p v1alpha1.ExternalBackendPolicy, q modelQuestion
 	})
 }
 
-// modelNames tells whether the address, and every guarded one in it, is named.
+// modelNames reports whether the cidrs contain the address and every guarded one in it.
 func modelNames(in Input, a netip.Addr, guarded bool, named func(netip.Addr) bool) bool {
 	if guarded {
 		for _, e := range modelEmbedded(a) {

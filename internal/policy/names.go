@@ -13,7 +13,9 @@ type names struct {
 }
 
 // hostname is what the schema admits in a rule's hostnames.
-var hostname = regexp.MustCompile(`^(\*|[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)+$`)
+var hostname = regexp.MustCompile(`^(\*|` + label + `)(\.` + label + `)+$`)
+
+const label = `[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?`
 
 const maxHostname = 253
 

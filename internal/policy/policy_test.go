@@ -59,7 +59,14 @@ func nameservers(n ...string) v1alpha1.ExternalBackendPolicy {
 	return p
 }
 
+// inCluster returns the input of policies in a cluster with ranges of its own.
+func inCluster(p ...v1alpha1.ExternalBackendPolicy) Input {
+	return Input{ClusterRanges: thisCluster, Policies: p}
+}
+
 func policies(p ...v1alpha1.ExternalBackendPolicy) Input { return Input{Policies: p} }
+
+type rules = []v1alpha1.PolicyRule
 
 // view compiles in, which must be free of problems, for a namespace of team shop.
 func view(t *testing.T, in Input) *View {
@@ -102,7 +109,8 @@ var thisCluster = ClusterRanges{
 	},
 }
 
-func TestForbiddenAlways(t *testing.T) {
+// No policy allows a forbidden address, in any form that embeds it.
+func TestForbiddenAddressesStayForbidden(t *testing.T) {
 	everything := nameservers("127.0.0.1", "::1", "169.254.169.254", "fe80::1", "::ffff:127.0.0.1")
 	everything.Spec.Allow = []v1alpha1.PolicyRule{cidrs("0.0.0.0/0", "::/0")}
 	views := map[string]*View{
@@ -113,7 +121,8 @@ func TestForbiddenAlways(t *testing.T) {
 	for text, want := range map[string]Kind{
 		"0.0.0.0": Unspecified, "0.1.2.3": Unspecified, "::": Unspecified, "::2": Unspecified,
 		"127.0.0.1": Loopback, "127.255.255.254": Loopback, "::1": Loopback,
-		"169.254.0.1": LinkLocal, "169.254.169.254": LinkLocal, "fe80::1": LinkLocal, "febf::1": LinkLocal, "fe80::a9fe:a9fe": LinkLocal,
+		"169.254.0.1": LinkLocal, "169.254.169.254": LinkLocal,
+		"fe80::1": LinkLocal, "febf::1": LinkLocal, "fe80::a9fe:a9fe": LinkLocal,
 		"224.0.0.1": Multicast, "239.255.255.255": Multicast, "ff02::1": Multicast, "ff0e::1": Multicast,
 		"255.255.255.255":      Broadcast,
 		"::ffff:203.0.113.1":   Mapped,
@@ -163,14 +172,17 @@ func TestForbiddenAlways(t *testing.T) {
 	}
 }
 
-func TestNotForbidden(t *testing.T) {
+// Addresses beside the forbidden and guarded ranges are free.
+func TestOtherAddressesAreFree(t *testing.T) {
 	v := view(t, Input{ClusterRanges: thisCluster})
 	for _, text := range []string{
-		"1.0.0.0", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0", "223.255.255.255", "240.0.0.1", "255.255.255.254",
+		"1.0.0.0", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0", "223.255.255.255", "240.0.0.1",
+		"255.255.255.254",
 		"10.1.2.3", "192.168.1.1", "100.64.0.1", "100.100.100.199", "192.0.0.193", "168.63.129.17",
 		"fd00:ec2::253", "fd12:3456::1", "fec0::1", "2001:db8::1", "2001:db8::11",
 		"64:ff9b::203.0.113.1", "64:ff9b:1::203.0.113.1", "64:ff9b:1:12::203.0.113.1", "2002:cb00:7101::1", "::203.0.113.1",
-		"64:ff9b:2::127.0.0.1", "2001:db8::7f00:1", "2001:db8::100:5efe:127.0.0.1", "2001:db8::5eff:127.0.0.1", "2003:7f00:1::",
+		"64:ff9b:2::127.0.0.1", "2001:db8::7f00:1", "2001:db8::100:5efe:127.0.0.1", "2001:db8::5eff:127.0.0.1",
+		"2003:7f00:1::",
 		"2001:0:cb00:7101:0:0:34ff:8efe",
 	} {
 		if got := v.Target("", netip.MustParseAddr(text), postgres); got != allowed {
@@ -218,7 +230,8 @@ var guardedCases = []struct {
 	{"2001:0:c000:20a:0:0:f59f:fffe", ClusterRange, []string{"2001::/32", "192.0.2.10/32", "10.96.0.0/16"}},
 }
 
-func TestGuardedUnlessCIDRsNameIt(t *testing.T) {
+// Only a rule whose cidrs contain a guarded address, and all that it embeds, allows it.
+func TestGuardedAddressNeedsARuleThatNamesIt(t *testing.T) {
 	for _, c := range guardedCases {
 		in := Input{ClusterRanges: thisCluster}
 		decide := func(rules ...v1alpha1.PolicyRule) Decision {
@@ -269,26 +282,26 @@ func TestGuardedUnlessCIDRsNameIt(t *testing.T) {
 	}
 }
 
-func TestDiscoveryAlone(t *testing.T) {
-	in := func(p ...v1alpha1.ExternalBackendPolicy) Input { return Input{ClusterRanges: thisCluster, Policies: p} }
+// A published address stays where nothing but a discovered range refuses it.
+func TestDiscoveryAloneWithdrawsNothing(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		in   Input
 		addr string
 		kept bool
 	}{
-		{"nobody selects", in(), "10.244.1.1", true},
+		{"nobody selects", inCluster(), "10.244.1.1", true},
 		{"default deny", Input{ClusterRanges: thisCluster, DefaultDeny: true}, "10.244.1.1", false},
-		{"a rule would allow", in(enforce(hostnames("db.example.com"))), "10.244.1.1", true},
-		{"no rule would allow", in(enforce(hostnames("other.example.com"))), "10.244.1.1", false},
-		{"no rule would allow the port", in(enforce(ports(v1alpha1.PolicyPort{Port: 1}))), "10.244.1.1", false},
-		{"declared too", in(), "10.96.1.1", false},
-		{"discovered around the declared range", in(), "10.97.1.1", true},
-		{"metadata", in(), "100.100.100.200", false},
-		{"loopback", in(), "127.0.0.1", false},
-		{"not allowed", in(enforce()), "203.0.113.1", false},
-		{"discovered and declared in one address", in(), "2001:0:c000:20a:0:0:f59f:fffe", false},
-		{"an Audit policy selects", in(audit()), "10.244.1.1", true},
+		{"a rule would allow", inCluster(enforce(hostnames("db.example.com"))), "10.244.1.1", true},
+		{"no rule would allow", inCluster(enforce(hostnames("other.example.com"))), "10.244.1.1", false},
+		{"no rule would allow the port", inCluster(enforce(ports(v1alpha1.PolicyPort{Port: 1}))), "10.244.1.1", false},
+		{"declared too", inCluster(), "10.96.1.1", false},
+		{"discovered around the declared range", inCluster(), "10.97.1.1", true},
+		{"metadata", inCluster(), "100.100.100.200", false},
+		{"loopback", inCluster(), "127.0.0.1", false},
+		{"not allowed", inCluster(enforce()), "203.0.113.1", false},
+		{"discovered and declared in one address", inCluster(), "2001:0:c000:20a:0:0:f59f:fffe", false},
+		{"an Audit policy selects", inCluster(audit()), "10.244.1.1", true},
 	} {
 		d := view(t, c.in).Target("db.example.com", netip.MustParseAddr(c.addr), postgres)
 		if d.Allowed || d.Keep(false) || d.Keep(true) != c.kept {
@@ -300,120 +313,116 @@ func TestDiscoveryAlone(t *testing.T) {
 	}
 }
 
-func TestRules(t *testing.T) {
+// One rule must cover the address, the name and the port; a list that is absent covers everything.
+func TestRuleAllowsWhatItCovers(t *testing.T) {
 	range5432 := v1alpha1.PolicyPort{Protocol: corev1.ProtocolTCP, Port: 5432, EndPort: 5440}
+	sctp := ports(v1alpha1.PolicyPort{Protocol: corev1.ProtocolSCTP, Port: 1, EndPort: 65535})
 	inBoth := v1alpha1.PolicyRule{CIDRs: []string{"203.0.113.0/24"}, Hostnames: []string{"db.example.com"}}
 	for _, c := range []struct {
 		what  string
-		rules []v1alpha1.PolicyRule
+		rules rules
 		q     modelQuestion
 		want  Decision
 	}{
 		{"no rules", nil, target("", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"any target", []v1alpha1.PolicyRule{anyTarget()}, target("", "203.0.113.1", postgres), allowed},
-		{"any target, a name", []v1alpha1.PolicyRule{anyTarget()},
-			target("db.example.com", "2001:db8::1", postgres), allowed},
+		{"any target", rules{anyTarget()}, target("", "203.0.113.1", postgres), allowed},
+		{"any target, a name", rules{anyTarget()}, target("db.example.com", "2001:db8::1", postgres), allowed},
 
-		{"literal in cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}, target("", "203.0.113.255", postgres), allowed},
-		{"literal outside cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")},
-			target("", "203.0.114.0", postgres), refused(NotAllowed)},
-		{"resolved in cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")},
-			target("db.example.com", "203.0.113.1", postgres), allowed},
-		{"resolved outside cidrs", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")},
-			target("db.example.com", "203.0.112.255", postgres), refused(NotAllowed)},
-		{"one address", []v1alpha1.PolicyRule{cidrs("203.0.113.1/32")}, target("", "203.0.113.1", postgres), allowed},
-		{"every IPv4 address is no IPv6 address", []v1alpha1.PolicyRule{cidrs("0.0.0.0/0")},
-			target("", "2001:db8::1", postgres), refused(NotAllowed)},
-		{"every IPv6 address is no IPv4 address", []v1alpha1.PolicyRule{cidrs("::/0")},
-			target("", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"the last addresses", []v1alpha1.PolicyRule{cidrs("255.255.255.254/31", "ffff::/16", "8000::/1")},
+		{"literal in cidrs", rules{cidrs("203.0.113.0/24")}, target("", "203.0.113.255", postgres), allowed},
+		{"literal outside cidrs", rules{cidrs("203.0.113.0/24")}, target("", "203.0.114.0", postgres), refused(NotAllowed)},
+		{"resolved in cidrs", rules{cidrs("203.0.113.0/24")}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"resolved outside cidrs", rules{cidrs("203.0.113.0/24")}, target("db.example.com", "203.0.112.255", postgres),
+			refused(NotAllowed)},
+		{"one address", rules{cidrs("203.0.113.1/32")}, target("", "203.0.113.1", postgres), allowed},
+		{"every IPv4 address is no IPv6 address", rules{cidrs("0.0.0.0/0")}, target("", "2001:db8::1", postgres),
+			refused(NotAllowed)},
+		{"every IPv6 address is no IPv4 address", rules{cidrs("::/0")}, target("", "203.0.113.1", postgres),
+			refused(NotAllowed)},
+		{"the last addresses", rules{cidrs("255.255.255.254/31", "ffff::/16", "8000::/1")},
 			target("", "255.255.255.254", postgres), allowed},
-		{"nested cidrs of two rules", []v1alpha1.PolicyRule{cidrs("203.0.112.0/22"), cidrs("203.0.113.0/24")},
+		{"nested cidrs of two rules", rules{cidrs("203.0.112.0/22"), cidrs("203.0.113.0/24")},
 			target("", "203.0.114.1", postgres), allowed},
 
-		{"hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")},
-			target("db.example.com", "203.0.113.1", postgres), allowed},
-		{"another hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")},
-			target("xdb.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"below the hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")},
-			target("a.db.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"a literal has no hostname", []v1alpha1.PolicyRule{hostnames("db.example.com")},
-			target("", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"wildcard, one label", []v1alpha1.PolicyRule{hostnames("*.example.com")},
-			target("db.example.com", "203.0.113.1", postgres), allowed},
-		{"wildcard, more labels", []v1alpha1.PolicyRule{hostnames("*.example.com")},
-			target("a.b.c.example.com", "203.0.113.1", postgres), allowed},
-		{"wildcard, no label", []v1alpha1.PolicyRule{hostnames("*.example.com")},
-			target("example.com", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"wildcard, half a label", []v1alpha1.PolicyRule{hostnames("*.example.com")},
-			target("badexample.com", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"wildcard below another", []v1alpha1.PolicyRule{hostnames("*.example.com"),
-			{Hostnames: []string{"*.db.example.com"}, Ports: []v1alpha1.PolicyPort{{Port: 1}}}}, target("a.db.example.com", "203.0.113.1", postgres), allowed},
-		{"a name beside a wildcard", []v1alpha1.PolicyRule{hostnames("*.example.com"),
-			{Hostnames: []string{"db.example.com"}, Ports: []v1alpha1.PolicyPort{{Port: 1}}}}, target("db.example.com", "203.0.113.1", postgres), allowed},
-		{"srvName as written", []v1alpha1.PolicyRule{hostnames("_postgres._tcp.db.example.com")},
+		{"hostname", rules{hostnames("db.example.com")}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"another hostname", rules{hostnames("db.example.com")}, target("xdb.example.com", "203.0.113.1", postgres),
+			refused(NotAllowed)},
+		{"below the hostname", rules{hostnames("db.example.com")}, target("a.db.example.com", "203.0.113.1", postgres),
+			refused(NotAllowed)},
+		{"a literal has no hostname", rules{hostnames("db.example.com")}, target("", "203.0.113.1", postgres),
+			refused(NotAllowed)},
+		{"wildcard, one label", rules{hostnames("*.example.com")}, target("db.example.com", "203.0.113.1", postgres),
+			allowed},
+		{"wildcard, more labels", rules{hostnames("*.example.com")}, target("a.b.c.example.com", "203.0.113.1", postgres),
+			allowed},
+		{"wildcard, no label", rules{hostnames("*.example.com")}, target("example.com", "203.0.113.1", postgres),
+			refused(NotAllowed)},
+		{"wildcard, half a label", rules{hostnames("*.example.com")}, target("badexample.com", "203.0.113.1", postgres),
+			refused(NotAllowed)},
+		{"wildcard below another", rules{
+			hostnames("*.example.com"),
+			{Hostnames: []string{"*.db.example.com"}, Ports: []v1alpha1.PolicyPort{{Port: 1}}},
+		}, target("a.db.example.com", "203.0.113.1", postgres), allowed},
+		{"a name beside a wildcard", rules{
+			hostnames("*.example.com"),
+			{Hostnames: []string{"db.example.com"}, Ports: []v1alpha1.PolicyPort{{Port: 1}}},
+		}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"srvName as written", rules{hostnames("_postgres._tcp.db.example.com")},
 			target("_postgres._tcp.db.example.com", "203.0.113.1", postgres), allowed},
-		{"srvName below a wildcard", []v1alpha1.PolicyRule{hostnames("*.db.example.com")},
+		{"srvName below a wildcard", rules{hostnames("*.db.example.com")},
 			target("_postgres._tcp.db.example.com", "203.0.113.1", postgres), allowed},
-		{"upper case is the same name", []v1alpha1.PolicyRule{hostnames("db.example.com")},
+		{"upper case is the same name", rules{hostnames("db.example.com")},
 			target("DB.Example.com.", "203.0.113.1", postgres), allowed},
 
-		{"both fit", []v1alpha1.PolicyRule{inBoth}, target("db.example.com", "203.0.113.1", postgres), allowed},
-		{"only the name fits", []v1alpha1.PolicyRule{inBoth},
-			target("db.example.com", "198.51.100.1", postgres), refused(NotAllowed)},
-		{"only the address fits", []v1alpha1.PolicyRule{inBoth},
-			target("other.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"a literal in a rule of both", []v1alpha1.PolicyRule{inBoth},
-			target("", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"halves of two rules", []v1alpha1.PolicyRule{
+		{"both fit", rules{inBoth}, target("db.example.com", "203.0.113.1", postgres), allowed},
+		{"only the name fits", rules{inBoth}, target("db.example.com", "198.51.100.1", postgres), refused(NotAllowed)},
+		{"only the address fits", rules{inBoth}, target("other.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"a literal in a rule of both", rules{inBoth}, target("", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"halves of two rules", rules{
 			{CIDRs: []string{"203.0.113.0/24"}, Hostnames: []string{"other.example.com"}},
 			{CIDRs: []string{"198.51.100.0/24"}, Hostnames: []string{"db.example.com"}},
 		}, target("db.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
 
-		{"the first port", []v1alpha1.PolicyRule{ports(range5432)}, target("", "203.0.113.1", postgres), allowed},
-		{"the last port", []v1alpha1.PolicyRule{ports(range5432)},
-			target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5440}), allowed},
-		{"below the range", []v1alpha1.PolicyRule{ports(range5432)},
-			target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5431}), refused(PortNotAllowed)},
-		{"above the range", []v1alpha1.PolicyRule{ports(range5432)},
-			target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5441}), refused(PortNotAllowed)},
-		{"another protocol", []v1alpha1.PolicyRule{ports(range5432)},
-			target("", "203.0.113.1", Port{corev1.ProtocolUDP, 5432}), refused(PortNotAllowed)},
-		{"no such protocol", []v1alpha1.PolicyRule{anyTarget()},
-			target("", "203.0.113.1", Port{"ICMP", 1}), refused(PortNotAllowed)},
-		{"the default protocol is TCP", []v1alpha1.PolicyRule{ports(v1alpha1.PolicyPort{Port: 5432})}, target("", "203.0.113.1", postgres), allowed},
-		{"every port of a protocol", []v1alpha1.PolicyRule{ports(v1alpha1.PolicyPort{Protocol: corev1.ProtocolSCTP, Port: 1, EndPort: 65535})}, target("", "203.0.113.1", Port{corev1.ProtocolSCTP, 65535}), allowed},
-		{"of that protocol only", []v1alpha1.PolicyRule{ports(v1alpha1.PolicyPort{Protocol: corev1.ProtocolSCTP, Port: 1, EndPort: 65535})}, target("", "203.0.113.1", postgres), refused(PortNotAllowed)},
-		{"no ports: all", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")},
+		{"the first port", rules{ports(range5432)}, target("", "203.0.113.1", postgres), allowed},
+		{"the last port", rules{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5440}), allowed},
+		{"below the range", rules{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5431}),
+			refused(PortNotAllowed)},
+		{"above the range", rules{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolTCP, 5441}),
+			refused(PortNotAllowed)},
+		{"another protocol", rules{ports(range5432)}, target("", "203.0.113.1", Port{corev1.ProtocolUDP, 5432}),
+			refused(PortNotAllowed)},
+		{"no such protocol", rules{anyTarget()}, target("", "203.0.113.1", Port{"ICMP", 1}), refused(PortNotAllowed)},
+		{"the default protocol is TCP", rules{ports(v1alpha1.PolicyPort{Port: 5432})}, target("", "203.0.113.1", postgres),
+			allowed},
+		{"every port of a protocol", rules{sctp}, target("", "203.0.113.1", Port{corev1.ProtocolSCTP, 65535}), allowed},
+		{"of that protocol only", rules{sctp}, target("", "203.0.113.1", postgres), refused(PortNotAllowed)},
+		{"no ports: all", rules{cidrs("203.0.113.0/24")},
 			target("", "203.0.113.1", Port{corev1.ProtocolUDP, 1}, Port{corev1.ProtocolSCTP, 65535}), allowed},
-		{"a denied probe port denies the target", []v1alpha1.PolicyRule{ports(range5432)},
-			target("", "203.0.113.1", postgres, health), refused(PortNotAllowed)},
-		{"a rule each", []v1alpha1.PolicyRule{ports(range5432), ports(v1alpha1.PolicyPort{Port: 8008})}, target("", "203.0.113.1", postgres, health), allowed},
-		{"a rule each, for other addresses", []v1alpha1.PolicyRule{
-			{CIDRs: []string{"203.0.113.1/32"}, Ports: []v1alpha1.PolicyPort{range5432}}, {CIDRs: []string{"203.0.113.2/32"}, Ports: []v1alpha1.PolicyPort{{Port: 8008}}},
+		{"a denied probe port denies the target", rules{ports(range5432)}, target("", "203.0.113.1", postgres, health),
+			refused(PortNotAllowed)},
+		{"a rule each", rules{ports(range5432), ports(v1alpha1.PolicyPort{Port: 8008})},
+			target("", "203.0.113.1", postgres, health), allowed},
+		{"a rule each, for other addresses", rules{
+			{CIDRs: []string{"203.0.113.1/32"}, Ports: []v1alpha1.PolicyPort{range5432}},
+			{CIDRs: []string{"203.0.113.2/32"}, Ports: []v1alpha1.PolicyPort{{Port: 8008}}},
 		}, target("", "203.0.113.1", postgres, health), refused(PortNotAllowed)},
 
-		{"a name to resolve", []v1alpha1.PolicyRule{inBoth}, lookup("db.example.com", postgres), allowed},
-		{"a name that no rule covers", []v1alpha1.PolicyRule{inBoth},
-			lookup("other.example.com", postgres), refused(NotAllowed)},
-		{"a name that only cidrs may cover", []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")},
-			lookup("any.example.com", postgres), allowed},
-		{"a name on a port that no rule covers", []v1alpha1.PolicyRule{ports(range5432)},
-			lookup("db.example.com", health), refused(PortNotAllowed)},
+		{"a name to resolve", rules{inBoth}, lookup("db.example.com", postgres), allowed},
+		{"a name that no rule covers", rules{inBoth}, lookup("other.example.com", postgres), refused(NotAllowed)},
+		{"a name that only cidrs may cover", rules{cidrs("203.0.113.0/24")}, lookup("any.example.com", postgres), allowed},
+		{"a name on a port that no rule covers", rules{ports(range5432)}, lookup("db.example.com", health),
+			refused(PortNotAllowed)},
 
-		{"published name, rule with hostnames", []v1alpha1.PolicyRule{hostnames("db.example.com")},
-			published("db.example.com", postgres), allowed},
-		{"published name, another", []v1alpha1.PolicyRule{hostnames("db.example.com")},
-			published("other.example.com", postgres), refused(NotAllowed)},
-		{"published name, rule with cidrs", []v1alpha1.PolicyRule{inBoth, cidrs("0.0.0.0/0", "::/0")},
-			published("db.example.com", postgres), refused(NotAllowed)},
-		{"published name, any target", []v1alpha1.PolicyRule{anyTarget()}, published("db.example.com", postgres), allowed},
-		{"published name, port", []v1alpha1.PolicyRule{ports(range5432)},
-			published("db.example.com", health), refused(PortNotAllowed)},
+		{"published name, rule with hostnames", rules{hostnames("db.example.com")}, published("db.example.com", postgres),
+			allowed},
+		{"published name, another", rules{hostnames("db.example.com")}, published("other.example.com", postgres),
+			refused(NotAllowed)},
+		{"published name, rule with cidrs", rules{inBoth, cidrs("0.0.0.0/0", "::/0")}, published("db.example.com", postgres),
+			refused(NotAllowed)},
+		{"published name, any target", rules{anyTarget()}, published("db.example.com", postgres), allowed},
+		{"published name, port", rules{ports(range5432)}, published("db.example.com", health), refused(PortNotAllowed)},
 
-		{"cidrs list no nameserver", []v1alpha1.PolicyRule{cidrs("198.51.100.0/24")},
-			nameserver("198.51.100.53:53"), refused(NotAllowed)},
-		{"nor does any target", []v1alpha1.PolicyRule{anyTarget()}, nameserver("198.51.100.53:53"), refused(NotAllowed)},
+		{"cidrs list no nameserver", rules{cidrs("198.51.100.0/24")}, nameserver("198.51.100.53:53"), refused(NotAllowed)},
+		{"nor does any target", rules{anyTarget()}, nameserver("198.51.100.53:53"), refused(NotAllowed)},
 	} {
 		if got := c.q.ask(view(t, policies(enforce(c.rules...)))); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
@@ -429,8 +438,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// allowNameservers are about nameservers alone, and nothing else is.
-func TestAllowNameservers(t *testing.T) {
+// Only allowNameservers allow a nameserver, and they allow nothing else.
+func TestAllowNameserversIsForNameserversOnly(t *testing.T) {
 	both := nameservers("198.51.100.53")
 	both.Spec.Allow = []v1alpha1.PolicyRule{cidrs("203.0.113.0/24")}
 	for _, c := range []struct {
@@ -443,19 +452,19 @@ func TestAllowNameservers(t *testing.T) {
 		{"listed for every port", nameservers("198.51.100.53"), nameserver("198.51.100.53:853"), allowed},
 		{"listed for this port", nameservers("198.51.100.53:853"), nameserver("198.51.100.53:853"), allowed},
 		{"listed for another port", nameservers("198.51.100.53:853"), nameserver("198.51.100.53:53"), refused(NotAllowed)},
-		{"listed with and without port", nameservers("198.51.100.53:853", "198.51.100.53"),
-			nameserver("198.51.100.53:53"), allowed},
+		{"listed with and without port", nameservers("198.51.100.53:853", "198.51.100.53"), nameserver("198.51.100.53:53"),
+			allowed},
 		{"listed IPv6", nameservers("[2001:db8::53]:53"), nameserver("[2001:db8::53]:53"), allowed},
 		{"not listed", nameservers("198.51.100.53"), nameserver("198.51.100.54:53"), refused(NotAllowed)},
 		{"listed beside rules", both, nameserver("198.51.100.53:53"), allowed},
 		{"a nameserver is no target", both, target("", "198.51.100.53", postgres), refused(NotAllowed)},
 		{"a target is no nameserver", both, nameserver("203.0.113.1:53"), refused(NotAllowed)},
 		{"no rules, a target", nameservers("198.51.100.53"), target("", "203.0.113.1", postgres), refused(NotAllowed)},
-		{"no rules, a name", nameservers("198.51.100.53"),
-			target("db.example.com", "203.0.113.1", postgres), refused(NotAllowed)},
+		{"no rules, a name", nameservers("198.51.100.53"), target("db.example.com", "203.0.113.1", postgres),
+			refused(NotAllowed)},
 		{"no rules, a name to resolve", nameservers("198.51.100.53"), lookup("db.example.com"), refused(NotAllowed)},
-		{"no rules, a published name", nameservers("198.51.100.53"),
-			published("db.example.com", postgres), refused(NotAllowed)},
+		{"no rules, a published name", nameservers("198.51.100.53"), published("db.example.com", postgres),
+			refused(NotAllowed)},
 		{"no rules, an unnamed address", nameservers("198.51.100.53"),
 			modelQuestion{call: "Unnamed", addr: netip.MustParseAddr("198.51.100.53")}, refused(NotAllowed)},
 	} {
@@ -474,9 +483,9 @@ func TestAllowNameservers(t *testing.T) {
 	}
 }
 
-// What this version doesn't know of a policy could narrow it, so that what is left of it allows
-// nothing, and the policy goes on selecting.
-func TestWhatIsNotKnownAllowsNothing(t *testing.T) {
+// A field that this version does not know may narrow the policy, so its rule allows nothing, and
+// the policy still selects.
+func TestUnknownFieldsAllowNothing(t *testing.T) {
 	for what, spec := range map[string]string{
 		"an empty rule":                `{allow: [{}]}`,
 		"empty lists":                  `{allow: [{cidrs: [], hostnames: []}]}`,
@@ -522,11 +531,15 @@ func TestWhatIsNotKnownAllowsNothing(t *testing.T) {
 	}
 }
 
-func TestSelectionAndModes(t *testing.T) {
+// Policies in mode Enforce that select the namespace decide, those in mode Audit only say what they
+// would refuse.
+func TestOnlyEnforcePoliciesThatSelectDecide(t *testing.T) {
 	one, two := cidrs("203.0.113.1/32"), cidrs("203.0.113.2/32")
 	wouldDeny := Decision{Allowed: true, WouldDeny: true, Kind: NotAllowed}
 	deny := func(in Input) Input { in.DefaultDeny = true; return in }
 	q := target("", "203.0.113.1", postgres)
+	noMode := enforce(two)
+	noMode.Spec.Mode = ""
 	for _, c := range []struct {
 		what string
 		in   Input
@@ -542,7 +555,7 @@ func TestSelectionAndModes(t *testing.T) {
 		{"selected, refused", policies(forTeam("shop", enforce(two))), q, refused(NotAllowed)},
 		{"policies add up", policies(enforce(two), forTeam("shop", enforce(one))), q, allowed},
 		{"another team's rules don't", policies(enforce(two), forTeam("other", enforce(one))), q, refused(NotAllowed)},
-		{"no mode is Enforce", policies(func() v1alpha1.ExternalBackendPolicy { p := enforce(two); p.Spec.Mode = ""; return p }()), q, refused(NotAllowed)},
+		{"no mode is Enforce", policies(noMode), q, refused(NotAllowed)},
 
 		{"Audit would allow", policies(audit(one)), q, allowed},
 		{"Audit would refuse", policies(audit(two)), q, wouldDeny},
@@ -551,29 +564,32 @@ func TestSelectionAndModes(t *testing.T) {
 		{"another team's Audit", policies(forTeam("other", audit(two))), q, allowed},
 		{"Audit beside Enforce, narrower", policies(enforce(one), audit(two)), q, wouldDeny},
 		{"Audit beside Enforce, as wide", policies(enforce(one), audit(one)), q, allowed},
-		{"Audit without a guarded address that Enforce opens", Input{Policies: policies(enforce(cidrs("10.96.0.0/16")), audit(anyTarget())).Policies, ClusterRanges: thisCluster}, target("", "10.96.0.1", postgres), Decision{Allowed: true, WouldDeny: true, Kind: ClusterRange}},
+		{"Audit without a guarded address that Enforce opens", inCluster(enforce(cidrs("10.96.0.0/16")), audit(anyTarget())),
+			target("", "10.96.0.1", postgres), Decision{Allowed: true, WouldDeny: true, Kind: ClusterRange}},
 		{"Audit allows nothing that Enforce refuses", policies(enforce(two), audit(one)), q, refused(NotAllowed)},
 		{"Audit is no selection against default Deny", deny(policies(audit(one))), q, refused(NotAllowed)},
 		{"Audit tells a port", policies(audit(ports(v1alpha1.PolicyPort{Port: 1}))), q,
 			Decision{Allowed: true, WouldDeny: true, Kind: PortNotAllowed}},
-		{"Audit and a forbidden address", policies(audit(cidrs("0.0.0.0/0"))),
-			target("", "127.0.0.1", postgres), refused(Loopback)},
-		{"Audit opens no guarded address", Input{Policies: policies(audit(cidrs("10.96.0.0/16"))).Policies,
-			ClusterRanges: thisCluster}, target("", "10.96.0.1", postgres), refused(ClusterRange)},
+		{"Audit and a forbidden address", policies(audit(cidrs("0.0.0.0/0"))), target("", "127.0.0.1", postgres),
+			refused(Loopback)},
+		{"Audit opens no guarded address", inCluster(audit(cidrs("10.96.0.0/16"))), target("", "10.96.0.1", postgres),
+			refused(ClusterRange)},
 		{"Audit and a name", policies(audit(hostnames("*.example.com"))), published("db.example.org"), wouldDeny},
 		{"Audit and a name to resolve", policies(audit(hostnames("*.example.com"))), lookup("db.example.org"), wouldDeny},
 		{"Audit and a nameserver", policies(audit(one)), nameserver("198.51.100.53:53"), wouldDeny},
 
 		{"nameserver without policy", Input{}, nameserver("198.51.100.53:53"), allowed},
 		{"nameserver, default Deny", deny(Input{}), nameserver("198.51.100.53:53"), refused(NotAllowed)},
-		{"nameserver in a cluster range", Input{ClusterRanges: thisCluster},
-			nameserver("10.96.0.10:53"), refused(ClusterRange)},
-		{"nameserver in a cluster range, listed", Input{ClusterRanges: thisCluster, Policies: policies(nameservers("10.96.0.10")).Policies}, nameserver("10.96.0.10:53"), allowed},
-		{"nameserver in a cluster range, in cidrs", Input{ClusterRanges: thisCluster, Policies: policies(enforce(cidrs("10.96.0.0/16"))).Policies}, nameserver("10.96.0.10:53"), refused(ClusterRange)},
-		{"nameserver that embeds one", Input{ClusterRanges: thisCluster, Policies: policies(nameservers("64:ff9b::10.96.0.10")).Policies}, nameserver("[64:ff9b::10.96.0.10]:53"), refused(ClusterRange)},
-		{"both listed", Input{ClusterRanges: thisCluster, Policies: policies(nameservers("64:ff9b::10.96.0.10", "10.96.0.10:53")).Policies}, nameserver("[64:ff9b::10.96.0.10]:53"), allowed},
-		{"nameserver on loopback, listed", policies(nameservers("127.0.0.53")),
-			nameserver("127.0.0.53:53"), refused(Loopback)},
+		{"nameserver in a cluster range", inCluster(), nameserver("10.96.0.10:53"), refused(ClusterRange)},
+		{"nameserver in a cluster range, listed", inCluster(nameservers("10.96.0.10")), nameserver("10.96.0.10:53"), allowed},
+		{"nameserver in a cluster range, in cidrs", inCluster(enforce(cidrs("10.96.0.0/16"))), nameserver("10.96.0.10:53"),
+			refused(ClusterRange)},
+		{"nameserver that embeds one", inCluster(nameservers("64:ff9b::10.96.0.10")), nameserver("[64:ff9b::10.96.0.10]:53"),
+			refused(ClusterRange)},
+		{"both listed", inCluster(nameservers("64:ff9b::10.96.0.10", "10.96.0.10:53")),
+			nameserver("[64:ff9b::10.96.0.10]:53"), allowed},
+		{"nameserver on loopback, listed", policies(nameservers("127.0.0.53")), nameserver("127.0.0.53:53"),
+			refused(Loopback)},
 
 		{"published name without policy", Input{}, published("db.example.com", postgres), allowed},
 		{"published name, default Deny", deny(Input{}), published("db.example.com", postgres), refused(NotAllowed)},
@@ -583,8 +599,8 @@ func TestSelectionAndModes(t *testing.T) {
 		{"a name of the cluster that a rule covers", policies(enforce(hostnames("*.cluster.local"))),
 			published("db.svc.cluster.local"), refused(ClusterName)},
 		{"not a name of the cluster", Input{}, published("notcluster.local"), allowed},
-		{"another cluster domain", Input{ClusterDomain: "K8s.example.org."},
-			published("db.svc.k8s.example.org"), refused(ClusterName)},
+		{"another cluster domain", Input{ClusterDomain: "K8s.example.org."}, published("db.svc.k8s.example.org"),
+			refused(ClusterName)},
 		{"then cluster.local is none", Input{ClusterDomain: "k8s.example.org"}, published("db.svc.cluster.local"), allowed},
 		{"resolving a name of the cluster", Input{}, lookup("db.svc.cluster.local"), allowed},
 	} {
@@ -594,7 +610,8 @@ func TestSelectionAndModes(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadAllowsNothing(t *testing.T) {
+// An entry that cannot be read allows nothing and is reported, and the entries beside it count.
+func TestUnreadableEntriesAllowNothing(t *testing.T) {
 	q := target("db.example.com", "203.0.113.1", postgres)
 	port := func(p v1alpha1.PolicyPort) v1alpha1.PolicyRule { return ports(p) }
 	for _, c := range []struct {
@@ -644,7 +661,8 @@ func TestWhatCannotBeReadAllowsNothing(t *testing.T) {
 	}
 }
 
-func TestModeThatCannotBeReadEnforces(t *testing.T) {
+// A policy with an unreadable mode selects as in mode Enforce, and allows nothing.
+func TestUnreadableModeEnforces(t *testing.T) {
 	p := enforce(cidrs("192.0.2.0/24"))
 	p.Spec.Mode = "enforce"
 	s, problems := Compile(policies(p))
@@ -657,9 +675,9 @@ func TestModeThatCannotBeReadEnforces(t *testing.T) {
 	}
 }
 
-// A selector with an error neither opens the namespaces meant nor hands its
-// rules to others.
-func TestSelectorThatCannotBeRead(t *testing.T) {
+// A selector with an error neither opens the namespaces that it means nor gives their rules to
+// others.
+func TestUnreadableSelectorOpensNothing(t *testing.T) {
 	p := forTeam("shop", enforce(cidrs("203.0.113.0/24")))
 	p.Spec.NamespaceSelector.MatchLabels["not a key"] = "x"
 	p.Spec.NamespaceSelector.MatchExpressions = []metav1.LabelSelectorRequirement{
@@ -686,8 +704,8 @@ func TestSelectorThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Whatever is forbidden or guarded as IPv4 is so in every form that embeds it.
-func TestEveryFormIsAsForbiddenAsWhatItEmbeds(t *testing.T) {
+// Every form that embeds a forbidden or guarded IPv4 address is refused too.
+func TestEmbeddingAnAddressDoesNotHideIt(t *testing.T) {
 	v := view(t, Input{ClusterRanges: thisCluster})
 	for _, text := range []string{"0.0.0.0", "127.0.0.1", "127.9.8.7", "169.254.169.254", "224.0.0.9", "255.255.255.255",
 		"100.100.100.200", "168.63.129.16", "192.0.0.192", "10.96.3.4", "10.244.5.6", "192.0.2.10"} {
@@ -707,8 +725,9 @@ func TestEveryFormIsAsForbiddenAsWhatItEmbeds(t *testing.T) {
 	}
 }
 
-func TestConcurrentUse(t *testing.T) {
-	w := newWorld(3)
+// Views of one Set decide the same in parallel as one after the other.
+func TestSetIsSafeForConcurrentUse(t *testing.T) {
+	w := newGenerator(3)
 	in := w.input()
 	in.Policies = append(in.Policies, w.policy(v1alpha1.PolicyModeEnforce), w.policy(v1alpha1.PolicyModeAudit))
 	s, _ := Compile(in)
@@ -736,6 +755,7 @@ func TestConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
+// A decision about a target allocates no memory.
 func TestTargetAllocatesNothing(t *testing.T) {
 	s, _ := Compile(benchInput())
 	v, a := s.For(nil), netip.MustParseAddr("64:ff9b:1::203.0.113.1")
@@ -744,7 +764,8 @@ func TestTargetAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestKindsHaveWordsOfTheirOwn(t *testing.T) {
+// No two kinds have the same words, and no kind has none.
+func TestEachKindHasItsOwnWords(t *testing.T) {
 	seen := map[string]Kind{}
 	for k := range kinds {
 		if other, double := seen[k.String()]; double || k.String() == "" {
@@ -754,8 +775,8 @@ func TestKindsHaveWordsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestRefusedPortIsNamed: of several ports the first that no rule covers.
-func TestRefusedPortIsNamed(t *testing.T) {
+// Of several ports, the decision names the first that no rule covers.
+func TestFirstRefusedPortIsNamed(t *testing.T) {
 	v := view(t, policies(enforce(v1alpha1.PolicyRule{
 		AnyTarget: &v1alpha1.AnyTarget{}, Ports: []v1alpha1.PolicyPort{{Port: 5432}},
 	})))

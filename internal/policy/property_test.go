@@ -14,15 +14,16 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// A world draws inputs and questions from pools so small that they meet.
-type world struct{ *rand.Rand }
+// A generator draws inputs and questions from pools that are so small that rules and questions
+// match often.
+type generator struct{ *rand.Rand }
 
-func newWorld(seed uint64) world { return world{rand.New(rand.NewPCG(seed, 7))} }
+func newGenerator(seed uint64) generator { return generator{rand.New(rand.NewPCG(seed, 7))} }
 
-func pick[T any](w world, from ...T) T { return from[w.IntN(len(from))] }
+func pick[T any](w generator, from ...T) T { return from[w.IntN(len(from))] }
 
 // some draws up to most values, often none.
-func some[T any](w world, most int, draw func() T) []T {
+func some[T any](w generator, most int, draw func() T) []T {
 	var out []T
 	for range w.IntN(most + 1) {
 		out = append(out, draw())
@@ -30,35 +31,13 @@ func some[T any](w world, most int, draw func() T) []T {
 	return out
 }
 
-// v4 draws addresses of every kind, and neighbours of them.
-func (w world) v4() netip.Addr {
+// v4 draws an address of any kind, or a neighbour of one.
+func (w generator) v4() netip.Addr {
 	a := netip.MustParseAddr(pick(
-		w,
-		"203.0.113.1",
-		"203.0.113.7",
-		"198.51.100.53",
-		"10.96.0.1",
-		"10.96.0.255",
-		"10.244.1.1",
-		"172.16.0.1",
-		"172.16.0.2",
-		"100.100.100.200",
-		"168.63.129.16",
-		"192.0.0.192",
-		"100.80.80.80",
-		"100.96.0.96",
-		"127.0.0.1",
-		"126.255.255.255",
-		"128.0.0.0",
-		"0.0.0.0",
-		"0.1.2.3",
-		"169.254.169.254",
-		"169.253.255.255",
-		"224.0.0.1",
-		"239.255.255.255",
-		"240.0.0.0",
-		"255.255.255.255",
-		"255.255.255.254",
+		w, "203.0.113.1", "203.0.113.7", "198.51.100.53", "10.96.0.1", "10.96.0.255", "10.244.1.1", "172.16.0.1",
+		"172.16.0.2", "100.100.100.200", "168.63.129.16", "192.0.0.192", "100.80.80.80", "100.96.0.96", "127.0.0.1",
+		"126.255.255.255", "128.0.0.0", "0.0.0.0", "0.1.2.3", "169.254.169.254", "169.253.255.255", "224.0.0.1",
+		"239.255.255.255", "240.0.0.0", "255.255.255.255", "255.255.255.254",
 	))
 	if next := a.Next(); next.IsValid() && w.IntN(4) == 0 {
 		return next
@@ -67,23 +46,10 @@ func (w world) v4() netip.Addr {
 }
 
 // around embeds an IPv4 address in a form that may lead to it, or nearly so.
-func (w world) around(v4 netip.Addr) netip.Addr {
+func (w generator) around(v4 netip.Addr) netip.Addr {
 	b := netip.MustParseAddr(pick(
-		w,
-		"::",
-		"::ffff:0:0",
-		"::ffff:0:0:0",
-		"64:ff9b::",
-		"64:ff9b:1::",
-		"64:ff9b:1:a::",
-		"64:ff9b:2::",
-		"2002::",
-		"2001::",
-		"2001:db8::",
-		"2001:db8::5efe:0:0",
-		"2001:db8:0:0:200:5efe::",
-		"2001:db8:0:0:100:5efe::",
-		"fe80::5efe:0:0",
+		w, "::", "::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "64:ff9b:1:a::", "64:ff9b:2::", "2002::", "2001::",
+		"2001:db8::", "2001:db8::5efe:0:0", "2001:db8:0:0:200:5efe::", "2001:db8:0:0:100:5efe::", "fe80::5efe:0:0",
 	)).
 		As16()
 	v := v4.As4()
@@ -103,7 +69,7 @@ func (w world) around(v4 netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-func (w world) addr() netip.Addr {
+func (w generator) addr() netip.Addr {
 	switch w.IntN(4) {
 	case 0:
 		return w.v4()
@@ -112,33 +78,16 @@ func (w world) addr() netip.Addr {
 	case 2:
 		return netip.MustParseAddr(
 			pick(
-				w,
-				"2001:db8::1",
-				"2001:db8:1::1",
-				"fd00:96::1",
-				"fd00:244::1",
-				"::",
-				"::1",
-				"::2",
-				"fe80::1",
-				"febf::1",
-				"fec0::1",
-				"ff02::1",
-				"fd00:ec2::254",
-				"fd00:ec2::23",
-				"fd00:ec2::253",
-				"fd20:ce::254",
-				"fd00:c1::a9fe:a9fe",
-				"fd00:42::42",
-				"fd00:a9fe:a9fe::1",
-				"fd00:100::100:200",
+				w, "2001:db8::1", "2001:db8:1::1", "fd00:96::1", "fd00:244::1", "::", "::1", "::2", "fe80::1", "febf::1", "fec0::1",
+				"ff02::1", "fd00:ec2::254", "fd00:ec2::23", "fd00:ec2::253", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42",
+				"fd00:a9fe:a9fe::1", "fd00:100::100:200",
 			),
 		)
 	}
 	return pick(w, netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.244.1.1"))
 }
 
-func (w world) prefix() netip.Prefix {
+func (w generator) prefix() netip.Prefix {
 	a := w.addr()
 	for a.Is4In6() {
 		a = w.addr()
@@ -149,19 +98,20 @@ func (w world) prefix() netip.Prefix {
 
 // targetNames has a name for every hostname that a rule may have.
 var targetNames = []string{
-	"db.example.com", "a.db.example.com", "example.com", "xexample.com", "_pg._tcp.db.example.com", "db.svc.cluster.local", "cluster.local", "notcluster.local",
+	"db.example.com", "a.db.example.com", "example.com", "xexample.com", "_pg._tcp.db.example.com",
+	"db.svc.cluster.local", "cluster.local", "notcluster.local",
 }
 
-func (w world) name() string { return pick(w, targetNames...) }
+func (w generator) name() string { return pick(w, targetNames...) }
 
-func (w world) port() Port {
+func (w generator) port() Port {
 	return Port{
 		pick(w, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP),
 		pick(w, uint16(1), 53, 5431, 5432, 5440, 5441, 65535),
 	}
 }
 
-func (w world) rule() v1alpha1.PolicyRule {
+func (w generator) rule() v1alpha1.PolicyRule {
 	var r v1alpha1.PolicyRule
 	r.CIDRs = some(w, 3, func() string { return w.prefix().String() })
 	if w.IntN(2) == 0 {
@@ -188,7 +138,7 @@ func (w world) rule() v1alpha1.PolicyRule {
 	return r
 }
 
-func (w world) policy(mode v1alpha1.PolicyMode) v1alpha1.ExternalBackendPolicy {
+func (w generator) policy(mode v1alpha1.PolicyMode) v1alpha1.ExternalBackendPolicy {
 	p := v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", w.Uint32())}}
 	p.Spec.Mode = mode
 	p.Spec.NamespaceSelector = pick(
@@ -214,7 +164,7 @@ func (w world) policy(mode v1alpha1.PolicyMode) v1alpha1.ExternalBackendPolicy {
 	return p
 }
 
-func (w world) input() Input {
+func (w generator) input() Input {
 	in := Input{DefaultDeny: w.IntN(4) == 0, ClusterDomain: "cluster.local"}
 	in.Policies = some(w, 4, func() v1alpha1.ExternalBackendPolicy {
 		return w.policy(pick(w, "", v1alpha1.PolicyModeEnforce, v1alpha1.PolicyModeAudit))
@@ -232,7 +182,7 @@ func (w world) input() Input {
 	return in
 }
 
-func (w world) question() modelQuestion {
+func (w generator) question() modelQuestion {
 	q := modelQuestion{
 		call: pick(w, "Target", "Target", "Target", "Unnamed", "Lookup", "Name", "Nameserver"),
 		addr: w.addr(),
@@ -249,9 +199,9 @@ func (w world) question() modelQuestion {
 
 var namespaces = []map[string]string{{"team": "shop"}, {"team": "other"}, nil}
 
-// checkDecisions compares a Set with the model over questions drawn from w, and
-// notes the decisions in seen.
-func checkDecisions(t *testing.T, w world, seen map[Decision]bool) {
+// checkDecisions compares a Set with the model over questions drawn from w, and notes the decisions
+// in seen.
+func checkDecisions(t *testing.T, w generator, seen map[Decision]bool) {
 	t.Helper()
 	in := w.input()
 	s, problems := Compile(in)
@@ -268,12 +218,13 @@ func checkDecisions(t *testing.T, w world, seen map[Decision]bool) {
 	}
 }
 
+// Decisions over random inputs are those of the model.
 func TestDecisionsAreThoseOfTheModel(t *testing.T) {
 	seen := map[Decision]bool{}
 	for seed := range uint64(400) {
-		checkDecisions(t, newWorld(seed), seen)
+		checkDecisions(t, newGenerator(seed), seen)
 	}
-	// Draws that never reach a case would prove nothing about it.
+	// A case that no draw reaches is not tested.
 	want := []Decision{
 		{Allowed: true}, {Kind: DiscoveredRange, ByDiscoveryAlone: true}, {Kind: PortNotAllowed, ByDiscoveryAlone: true},
 		{Allowed: true, WouldDeny: true, Kind: NotAllowed}, {Allowed: true, WouldDeny: true, Kind: PortNotAllowed},
@@ -290,10 +241,10 @@ func TestDecisionsAreThoseOfTheModel(t *testing.T) {
 
 func FuzzDecisions(f *testing.F) {
 	f.Add(uint64(1))
-	f.Fuzz(func(t *testing.T, seed uint64) { checkDecisions(t, newWorld(seed), map[Decision]bool{}) })
+	f.Fuzz(func(t *testing.T, seed uint64) { checkDecisions(t, newGenerator(seed), map[Decision]bool{}) })
 }
 
-// clusterOfTheFuzz has a range of every sort.
+// clusterOfTheFuzz has ranges of every kind.
 var clusterOfTheFuzz = ClusterRanges{
 	Declared: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
 	Discovered: []netip.Prefix{
@@ -305,7 +256,7 @@ var clusterOfTheFuzz = ClusterRanges{
 }
 
 func FuzzClassifier(f *testing.F) {
-	w := newWorld(1)
+	w := newGenerator(1)
 	for range 200 {
 		f.Add(w.addr().AsSlice())
 	}
@@ -323,8 +274,9 @@ func FuzzClassifier(f *testing.F) {
 	})
 }
 
-func TestClassifierIsTheModelOverManyAddresses(t *testing.T) {
-	w := newWorld(2)
+// The classifier finds the kind of the model for random addresses around all ranges.
+func TestClassifierAgreesWithTheModel(t *testing.T) {
+	w := newGenerator(2)
 	s, _ := Compile(Input{ClusterRanges: clusterOfTheFuzz})
 	naming := func(netip.Addr) set { return s.nothing }
 	for range 5_000 {
@@ -335,10 +287,10 @@ func TestClassifierIsTheModelOverManyAddresses(t *testing.T) {
 	}
 }
 
-// A further rule in a policy that selects already never refuses what was allowed.
+// One more rule in a policy that selects never refuses an allowed target.
 func TestAnotherRuleNeverRefuses(t *testing.T) {
 	for seed := range uint64(700) {
-		w := newWorld(seed)
+		w := newGenerator(seed)
 		before := w.input()
 		before.Policies = append(before.Policies, w.policy(v1alpha1.PolicyModeEnforce))
 		after := before
@@ -356,10 +308,10 @@ func TestAnotherRuleNeverRefuses(t *testing.T) {
 	}
 }
 
-// Policies in mode Audit never change what is allowed, kept or why it is refused.
-func TestAuditNeverChangesWhatIsAllowed(t *testing.T) {
+// Policies in mode Audit change neither what is allowed or kept nor why a target is refused.
+func TestAuditNeverChangesADecision(t *testing.T) {
 	for seed := range uint64(700) {
-		w := newWorld(seed)
+		w := newGenerator(seed)
 		with := w.input()
 		with.Policies = append(with.Policies, w.policy(v1alpha1.PolicyModeAudit))
 		without := with
@@ -381,10 +333,10 @@ func TestAuditNeverChangesWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// WouldDeny foretells what the Audit policies do once they are in mode Enforce, and alone.
+// WouldDeny is true where the Audit policies, alone and in mode Enforce, would refuse.
 func TestWouldDenyForetellsEnforce(t *testing.T) {
 	for seed := range uint64(700) {
-		w := newWorld(seed)
+		w := newGenerator(seed)
 		in := w.input()
 		switched := in
 		switched.Policies = slices.DeleteFunc(slices.Clone(in.Policies), func(p v1alpha1.ExternalBackendPolicy) bool {
@@ -405,10 +357,11 @@ func TestWouldDenyForetellsEnforce(t *testing.T) {
 	}
 }
 
-// What Lookup refuses, Target refuses for every address, and what Unnamed refuses for every name.
-func TestLookupAndUnnamedRefuseOnlyTheHopeless(t *testing.T) {
+// Where Lookup refuses a name, Target refuses it with every address. Where Unnamed refuses an
+// address, Target refuses it with every name.
+func TestLookupAndUnnamedRefuseOnlyHopelessTargets(t *testing.T) {
 	for seed := range uint64(700) {
-		w := newWorld(seed)
+		w := newGenerator(seed)
 		s, _ := Compile(w.input())
 		for range 20 {
 			v, q := s.For(pick(w, namespaces...)), w.question()
@@ -426,11 +379,11 @@ func TestLookupAndUnnamedRefuseOnlyTheHopeless(t *testing.T) {
 	}
 }
 
-// Unnamed allows an address on a port if and only if some name, or none, would.
+// Unnamed allows an address on a port if and only if Target allows it with some name or with none.
 func TestUnnamedAllowsWhatSomeNameWould(t *testing.T) {
 	names := append([]string{""}, targetNames...)
 	for seed := range uint64(700) {
-		w := newWorld(seed)
+		w := newGenerator(seed)
 		s, _ := Compile(w.input())
 		for range 20 {
 			v, addr, port := s.For(pick(w, namespaces...)), w.addr(), w.port()
@@ -442,10 +395,10 @@ func TestUnnamedAllowsWhatSomeNameWould(t *testing.T) {
 	}
 }
 
-// The order of policies, rules and ranges decides nothing, and nothing is written to.
-func TestOrderDecidesNothingAndInputsStay(t *testing.T) {
+// The order of policies, rules and ranges does not matter, and Compile changes no input.
+func TestOrderDoesNotMatterAndInputsStay(t *testing.T) {
 	for seed := range uint64(300) {
-		w := newWorld(seed)
+		w := newGenerator(seed)
 		in := w.input()
 		reversed := w.input()
 		reversed.Policies = nil
@@ -479,10 +432,10 @@ func TestOrderDecidesNothingAndInputsStay(t *testing.T) {
 	}
 }
 
-// A table answers as a scan over its spans does.
-func TestTableIsAScan(t *testing.T) {
+// A table finds the same ids as a scan over its spans.
+func TestTableAgreesWithAScan(t *testing.T) {
 	for seed := range uint64(300) {
-		w := newWorld(seed)
+		w := newGenerator(seed)
 		edge := func() uint64 {
 			return pick(w, 0, 1, w.Uint64N(8), 1<<63, ^uint64(0)-1, ^uint64(0))
 		}

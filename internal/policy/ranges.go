@@ -145,7 +145,8 @@ func embedded(a netip.Addr, found []netip.Addr) []netip.Addr {
 		pick(12, 13, 14, 15)
 	}
 	switch {
-	case compatible.Contains(a) && a.Compare(netip.IPv6Loopback()) > 0, translated.Contains(a), nat64.Contains(a), a.Is4In6():
+	case compatible.Contains(a) && a.Compare(netip.IPv6Loopback()) > 0,
+		translated.Contains(a), nat64.Contains(a), a.Is4In6():
 		pick(12, 13, 14, 15)
 	case nat64Local.Contains(a):
 		pick(12, 13, 14, 15)

@@ -23,10 +23,8 @@ type recordedEvents []string
 
 func (r *recordedEvents) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
 	o := regarding.(*corev1.ObjectReference)
-	*r = append(
-		*r,
-		fmt.Sprintf("%s %s/%s %s: %s %s: %s", o.Kind, o.Namespace, o.Name, o.UID, kind, reason, fmt.Sprintf(note, args...)),
-	)
+	text := fmt.Sprintf(note, args...)
+	*r = append(*r, fmt.Sprintf("%s %s/%s %s: %s %s: %s", o.Kind, o.Namespace, o.Name, o.UID, kind, reason, text))
 }
 
 // TestBlindProberIsRecordedOnTheLease: the events are on the manager's Lease, or on its namespace
@@ -58,7 +56,7 @@ func TestBlindProberIsRecordedOnTheLease(t *testing.T) {
 			if len(got) != 2 || !strings.HasPrefix(got[0], want) || !strings.Contains(got[1], ": Normal ProbesSeeAgain: ") {
 				t.Errorf("want %q, got %q", want, got)
 			}
-			for range 2 * cap(s.news) { // nobody listens any more, and nobody waits for that
+			for range 2 * cap(s.news) { // run has ended, and changed does not block
 				s.changed(true, 95, 100)
 			}
 		})

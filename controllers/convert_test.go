@@ -53,8 +53,7 @@ func TestAllReferencedRootsAreTrusted(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "next"},
 			Data:       map[string][]byte{"tls.crt": next},
 		},
-	).
-		Build()
+	).Build()
 	first := v1alpha1.CACertificateReference{Name: "old"}
 	second := v1alpha1.CACertificateReference{Kind: v1alpha1.CACertificateKindSecret, Name: "next", Key: "tls.crt"}
 	read := func(refs ...v1alpha1.CACertificateReference) (*referenceReader, int) {
@@ -85,7 +84,10 @@ func TestAllReferencedRootsAreTrusted(t *testing.T) {
 // get hints for those that we know.
 func TestOnlyKnownTrafficDistributionsGetHints(t *testing.T) {
 	for distribution, want := range map[string][2]bool{
-		"PreferClose": {true, false}, "PreferSameZone": {true, false}, "PreferSameNode": {true, true}, "PreferFar": {false, false},
+		"PreferClose":    {true, false},
+		"PreferSameZone": {true, false},
+		"PreferSameNode": {true, true},
+		"PreferFar":      {false, false},
 	} {
 		if zones, nodes := hints(&distribution); zones != want[0] || nodes != want[1] {
 			t.Errorf("%s: zones %t, nodes %t", distribution, zones, nodes)

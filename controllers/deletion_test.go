@@ -27,7 +27,8 @@ func TestReusedNameGetsFreshStatus(t *testing.T) {
 	env.ok(env.live.Create(t.Context(), b))
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionAccepted, "True")
-	env.expectCondition(v1alpha1.ConditionProgrammed, `False ApplyFailed: Service "shop" belongs to an earlier ExternalBackend`)
+	env.expectCondition(v1alpha1.ConditionProgrammed,
+		`False ApplyFailed: Service "shop" belongs to an earlier ExternalBackend`)
 	env.expectCondition(v1alpha1.ConditionStalled, "")
 
 	var s corev1.Service

@@ -26,14 +26,27 @@ func TestTierChangedEventGivesTheReason(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"failure", func() { setVerdict(probe.Unhealthy, 1, 2)(env) }, "Normal TierChanged Tier 1 is active in place of tier 0. 0 of 1 endpoints of tier 0 are healthy."},
-		{"return", func() { setVerdict(probe.Healthy, 1, 2)(env) }, "Normal TierChanged Tier 0 is active in place of tier 1. It has qualified for failbackDelaySeconds."},
-		{"pin", func() { env.spec(`{failover: {pinnedTier: 1}}`) }, "Normal TierChanged Tier 1 is active in place of tier 0. spec.failover.pinnedTier pins it."},
-		{"pin of what is dead", func() {
-			setVerdict(probe.Unhealthy, 1, 2)(env)
-			env.settle()
-			env.spec(`{failover: {pinnedTier: 0}}`)
-		}, "Warning TierChanged Tier 0 is active in place of tier 1. spec.failover.pinnedTier pins it. No endpoint is ready."},
+		{
+			"failure", func() { setVerdict(probe.Unhealthy, 1, 2)(env) },
+			"Normal TierChanged Tier 1 is active in place of tier 0. 0 of 1 endpoints of tier 0 are healthy.",
+		},
+		{
+			"return", func() { setVerdict(probe.Healthy, 1, 2)(env) },
+			"Normal TierChanged Tier 0 is active in place of tier 1. It has qualified for failbackDelaySeconds.",
+		},
+		{
+			"pinned", func() { env.spec(`{failover: {pinnedTier: 1}}`) },
+			"Normal TierChanged Tier 1 is active in place of tier 0. spec.failover.pinnedTier pins it.",
+		},
+		{
+			"pinned while unhealthy", func() {
+				setVerdict(probe.Unhealthy, 1, 2)(env)
+				env.settle()
+				env.spec(`{failover: {pinnedTier: 0}}`)
+			},
+			"Warning TierChanged Tier 0 is active in place of tier 1. spec.failover.pinnedTier pins it. " +
+				"No endpoint is ready.",
+		},
 	} {
 		step.do()
 		env.settle()
@@ -70,12 +83,13 @@ func TestChangesAreLogged(t *testing.T) {
 	env.refresh()
 	var lines []string
 	log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	if _, err := env.reconciler.Reconcile(ctrl.LoggerInto(t.Context(), log), ctrl.Request{NamespacedName: shop}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := env.reconciler.Reconcile(ctrl.LoggerInto(t.Context(), log), ctrl.Request{NamespacedName: shop})
+	env.ok(err)
 	all := strings.Join(lines, "\n")
 	for _, want := range []string{
-		`Target \"a\" at 203.0.113.1:8080 is unhealthy`, "Tier 1 is active in place of tier 0", "Healthy is False, SomeUnhealthy: 1 of 2 probed endpoints are healthy.",
+		`Target \"a\" at 203.0.113.1:8080 is unhealthy`,
+		"Tier 1 is active in place of tier 0",
+		"Healthy is False, SomeUnhealthy: 1 of 2 probed endpoints are healthy.",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("the log lacks %q:\n%s", want, all)
@@ -106,6 +120,6 @@ func TestRecreatedServiceIsReportedOnce(t *testing.T) {
 	env.spec(`{drainSeconds: 5}`)
 	env.settle()
 	if got := env.events.take(); slices.ContainsFunc(got, recreated) {
-		t.Errorf("told again: %q", got)
+		t.Errorf("reported again: %q", got)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,10 +35,7 @@ func (env *testEnv) reconcileToEnd() (ctrl.Result, error) {
 func (env *testEnv) reconcileNamed(name string) ctrl.Result {
 	env.t.Helper()
 	env.refresh()
-	result, err := env.reconciler.Reconcile(
-		env.t.Context(),
-		ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}},
-	)
+	result, err := env.reconciler.Reconcile(env.t.Context(), newRequest(shop.Namespace, name))
 	env.ok(err)
 	return result
 }
@@ -168,16 +164,8 @@ func (env *testEnv) expectSameEndpoints(when string, before map[string]*discover
 func formatEndpoints(s *discoveryv1.EndpointSlice) string {
 	var texts []string
 	for _, e := range s.Endpoints {
-		texts = append(
-			texts,
-			fmt.Sprintf(
-				"%s ready=%t serving=%t terminating=%t",
-				e.Addresses[0],
-				*e.Conditions.Ready,
-				*e.Conditions.Serving,
-				*e.Conditions.Terminating,
-			),
-		)
+		texts = append(texts, fmt.Sprintf("%s ready=%t serving=%t terminating=%t",
+			e.Addresses[0], *e.Conditions.Ready, *e.Conditions.Serving, *e.Conditions.Terminating))
 	}
 	return strings.Join(texts, ", ")
 }

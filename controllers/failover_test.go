@@ -18,8 +18,10 @@ import (
 func TestSomeTierIsReadyThroughoutAFailover(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 3)(env)
-	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedTier: %},
-		targets: [{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}]}`
+	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}],
+		healthCheck: {tcpSocket: {}}, failover: {pinnedTier: %}, targets: [
+		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]},
+		{name: b, address: 203.0.113.2, tier: 1}]}`
 	pin := func(to string) { env.spec(strings.Replace(spec, "%", to, 1)) }
 	pin("0")
 	env.settle()
@@ -52,7 +54,7 @@ func TestSomeTierIsReadyThroughoutAFailover(t *testing.T) {
 	env.expectReady("http", "203.0.113.1")
 
 	env.fault = func(int) fault { return fault{} }
-	setVerdict(probe.Unhealthy, 1, 2)(env) // which no failure may delay
+	setVerdict(probe.Unhealthy, 1, 2)(env) // no failed write may delay this
 	_, _ = env.reconcile()
 	env.expectReady("http")
 }
@@ -62,11 +64,12 @@ func TestSomeTierIsReadyThroughoutAFailover(t *testing.T) {
 func TestFailedWriteKeepsNoUnhealthyEndpointReady(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 5)(env)
-	env.spec(
-		`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {minHealthyPercent: 60}, targets: [
-		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]}, {name: c, address: 203.0.113.3, ports: [{name: http, targetPort: 6432}]},
-		{name: d, address: 203.0.113.4, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}]}`,
-	)
+	env.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}],
+		healthCheck: {tcpSocket: {}}, failover: {minHealthyPercent: 60}, targets: [
+		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]},
+		{name: c, address: 203.0.113.3, ports: [{name: http, targetPort: 6432}]},
+		{name: d, address: 203.0.113.4, ports: [{name: http, targetPort: 6432}]},
+		{name: b, address: 203.0.113.2, tier: 1}]}`)
 	env.settle()
 	env.refuse = func(o client.Object) error {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Endpoints[0].Addresses[0] == "203.0.113.2" {
@@ -86,7 +89,7 @@ func TestFailedWriteKeepsNoUnhealthyEndpointReady(t *testing.T) {
 	env.reconciler.policies.rulesChanged()
 	_, _ = env.reconcile()
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.4")]; ok {
-		t.Error("what policy refuses stays")
+		t.Error("an endpoint that policy denies stays")
 	}
 	env.refuse = refuseNothing
 	env.settle()
@@ -98,8 +101,10 @@ func TestFailedWriteKeepsNoUnhealthyEndpointReady(t *testing.T) {
 func TestFailedCreateDelaysNoFailover(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 9)(env)
-	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {pinnedTier: %d}, targets: [
-		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]}, {name: b, address: 203.0.113.2, tier: 1}%s]}`
+	const spec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}],
+		healthCheck: {tcpSocket: {}}, failover: {pinnedTier: %d}, targets: [
+		{name: a, address: 203.0.113.1, ports: [{name: http, targetPort: 6432}]},
+		{name: b, address: 203.0.113.2, tier: 1}%s]}`
 	env.spec(fmt.Sprintf(spec, 0, ""))
 	env.settle()
 	env.refuse = refuseNewSlices

@@ -19,12 +19,15 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-const literalSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}], healthCheck: {tcpSocket: {}}}`
+const literalSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}},
+	targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}]}`
 
-const tieredSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failbackDelaySeconds: 0},
+const tieredSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}},
+	failover: {failbackDelaySeconds: 0},
 	targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`
 
-const poolSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: pool, hostname: pool.example.com}], healthCheck: {tcpSocket: {}}}`
+const poolSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}},
+	targets: [{name: pool, hostname: pool.example.com}]}`
 
 // The three ways in which an ExternalBackend can have a Service.
 const (
@@ -93,7 +96,8 @@ func theirService() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, UID: "uid-of-theirs"},
 		Spec: corev1.ServiceSpec{
-			ClusterIP: "10.96.0.9", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+			ClusterIP: "10.96.0.9", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
 	}
 }
@@ -151,11 +155,8 @@ func invalidError(o client.Object) error {
 
 // forbiddenError is the answer of a quota or a webhook that refuses.
 func forbiddenError(o client.Object) error {
-	return apierrors.NewForbidden(
-		schema.GroupResource{Resource: "endpointslices"},
-		o.GetName(),
-		errors.New("denied the request"),
-	)
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, o.GetName(),
+		errors.New("denied the request"))
 }
 
 // refuseServices refuses every write of a Service.

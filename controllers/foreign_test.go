@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -60,10 +59,8 @@ func TestForeignServiceMissingFromTheCacheGetsNoEndpoints(t *testing.T) {
 	env.spec(literalSpec)
 	env.refresh()
 	env.ok(env.live.Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:      shop.Name,
-			Namespace: shop.Namespace,
-		}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
+		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
 	}))
 	_, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
 	env.ok(err)
@@ -130,10 +127,8 @@ func TestServiceOfADeletedAdopterCanBeAdopted(t *testing.T) {
 	setVerdict(probe.Healthy, 1, 3)(env)
 	env.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
 	env.settle()
-	env.expectCondition(
-		v1alpha1.ConditionProgrammed,
-		`False ServiceConflict: Service "shop" is there already and is not this ExternalBackend's: ExternalBackend "former" has adopted it`,
-	)
+	env.expectCondition(v1alpha1.ConditionProgrammed, `False ServiceConflict: Service "shop" is there already `+
+		`and is not this ExternalBackend's: ExternalBackend "former" has adopted it`)
 	env.ok(env.live.Delete(t.Context(), former))
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionReady, "True")
@@ -174,24 +169,23 @@ func TestForeignEndpointsAreMarkedOnce(t *testing.T) {
 		}, //nolint:staticcheck // as above
 	}
 	env := newTestEnv(t, service, endpoints)
-	told := &eventReasons{}
-	env.reconciler.Recorder = told
+	reported := &eventReasons{}
+	env.reconciler.Recorder = reported
 	setVerdict(probe.Healthy, 1, 3)(env)
 	env.spec(strings.Replace(literalSpec, "{ports", "{service: {adoptionPolicy: IfSelectorless}, ports", 1))
 	env.refresh()
-	for range 4 { // the cache shows nothing of what is written
-		if _, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop}); err != nil {
-			t.Fatal(err)
-		}
+	for range 4 { // the cache shows none of the writes
+		_, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
+		env.ok(err)
 	}
 	n := 0
-	for _, reason := range *told {
+	for _, reason := range *reported {
 		if reason == eventForeignRemoved {
 			n++
 		}
 	}
 	if n != 1 {
-		t.Errorf("told %d times: %v", n, *told)
+		t.Errorf("reported %d times: %v", n, *reported)
 	}
 	env.settle()
 	env.ok(env.live.Get(t.Context(), shop, endpoints))
@@ -206,18 +200,21 @@ func TestSlicesOfOtherManagersAreKept(t *testing.T) {
 	env := literalEnv(t)
 	var s corev1.Service
 	env.ok(env.live.Get(t.Context(), shop, &s))
+	owner := metav1.NewControllerRef(&s, corev1.SchemeGroupVersion.WithKind("Service"))
 	theirs := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, Labels: map[string]string{
-			discoveryv1.LabelServiceName: shop.Name, discoveryv1.LabelManagedBy: "endpointslice.mesh.example.com",
-		}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&s, corev1.SchemeGroupVersion.WithKind("Service"))}},
-		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.1"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "theirs", Namespace: shop.Namespace, OwnerReferences: []metav1.OwnerReference{*owner},
+			Labels: map[string]string{
+				discoveryv1.LabelServiceName: shop.Name, discoveryv1.LabelManagedBy: "endpointslice.mesh.example.com",
+			},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.1"}}},
 	}
 	env.ok(env.live.Create(t.Context(), theirs))
 	env.settle()
-	env.expectCondition(
-		v1alpha1.ConditionProgrammed,
-		`False ServiceConflict: Behind Service "shop" there are endpoints of others: EndpointSlice "theirs"`,
-	)
+	env.expectCondition(v1alpha1.ConditionProgrammed,
+		`False ServiceConflict: Behind Service "shop" there are endpoints of others: EndpointSlice "theirs"`)
 	if n := len(env.endpoints()); n != 3 {
 		t.Errorf("%d endpoints, want our two and theirs\n%s", n, env.state())
 	}
@@ -231,10 +228,8 @@ func TestTakenSliceNameIsSkipped(t *testing.T) {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 			env.ok(env.live.Delete(t.Context(), s))
 			env.ok(env.live.Create(t.Context(), &discoveryv1.EndpointSlice{
-				ObjectMeta: metav1.ObjectMeta{
-					Name:      s.Name,
-					Namespace: s.Namespace,
-				}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
+				ObjectMeta:  metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace},
+				AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
 			}))
 		}
 	}
@@ -264,18 +259,12 @@ func TestPassthroughSlicesHaveDistinctNames(t *testing.T) {
 		env.ok(env.live.Create(t.Context(), b))
 		env.writes++
 		for range 3 {
-			env.refresh()
-			if _, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: shop.Namespace, Name: name}}); err != nil {
-				t.Fatal(err)
-			}
+			env.reconcileNamed(name)
 		}
 	}
 	var services []string
-	for _, o := range env.objects() {
-		if o.GetObjectKind().GroupVersionKind().Kind == "EndpointSlice" ||
-			strings.Contains(fmt.Sprintf("%T", o), "EndpointSlice") {
-			services = append(services, o.GetLabels()["kubernetes.io/service-name"])
-		}
+	for _, s := range env.slices() {
+		services = append(services, s.Labels[discoveryv1.LabelServiceName])
 	}
 	slices.Sort(services)
 	if want := []string{long + "one", long + "two"}; !slices.Equal(services, want) {

@@ -19,12 +19,8 @@ import (
 )
 
 // invalidSpec is literalSpec with an error that the schema can't find.
-var invalidSpec = strings.Replace(
-	literalSpec,
-	"{name: a, address: 203.0.113.1}",
-	"{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}",
-	1,
-)
+var invalidSpec = strings.Replace(literalSpec, "{name: a, address: 203.0.113.1}",
+	"{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}", 1)
 
 // TestLastValidSpecHolds: as long as a spec is invalid, the valid one before it is in force:
 // health, names and policy keep working, and nothing of the invalid one applies.
@@ -135,7 +131,9 @@ func TestPermittedEndpointsReturnWhileInvalid(t *testing.T) {
 					t.Errorf("%d endpoints", n)
 				}
 				for i, target := range env.backend().Status.Targets {
-					if denied := target.State == v1alpha1.TargetStateDenied && target.Reason == v1alpha1.ReasonTargetDenied && target.Addresses == nil; denied != (i < len(refused)) {
+					denied := target.State == v1alpha1.TargetStateDenied &&
+						target.Reason == v1alpha1.ReasonTargetDenied && target.Addresses == nil
+					if denied != (i < len(refused)) {
 						t.Errorf("target %+v", target)
 					}
 				}

@@ -40,12 +40,12 @@ func testKeptSlicesAreTakenOver(t *testing.T, way string, controlled bool) {
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionReady, "True")
 	if env.slices()[slice.Name] == nil {
-		t.Error("the slice of before has gone at once, although its ExternalBackend may be about to come back")
+		t.Error("the kept slice is gone at once, although its ExternalBackend may be about to come back")
 	}
 	time.Sleep(env.reconcileNamed(shop.Name).RequeueAfter)
 	env.settle()
 	if env.slices()[slice.Name] != nil {
-		t.Error("the slice of before is still there")
+		t.Error("the kept slice still exists")
 	}
 	setVerdict(probe.Unhealthy, 1, 2)(env)
 	env.settle()
@@ -70,12 +70,12 @@ func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 		time.Sleep(keptGrace)
 		env.settle()
 		if env.slices()[slice.Name] == nil {
-			t.Error("the slice of before has gone although none of ours is ready")
+			t.Error("the kept slice is gone although none of our endpoints is ready")
 		}
 		setVerdict(probe.Healthy, 1, 3)(env)
 		env.settle()
 		if env.slices()[slice.Name] != nil {
-			t.Error("the slice of before is still there although ours are ready")
+			t.Error("the kept slice still exists although our endpoints are ready")
 		}
 	})
 }
@@ -90,15 +90,8 @@ func TestReturningSiblingKeepsItsSlices(t *testing.T) {
 		env.spec(specWith(attaching))
 		env.settle()
 		time.Sleep(keptGrace / 2)
-		former := &v1alpha1.ExternalBackend{
-			ObjectMeta: metav1.ObjectMeta{
-				Name:              "former",
-				Namespace:         shop.Namespace,
-				UID:               "uid-of-former",
-				CreationTimestamp: metav1.Now(),
-			},
-		}
-		former.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: shop.Name}
+		former := attachedBackend("former", shop.Name)
+		former.CreationTimestamp = metav1.Now()
 		env.ok(env.live.Create(t.Context(), former))
 		env.settle()
 		time.Sleep(keptGrace)

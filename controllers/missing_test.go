@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -41,12 +40,7 @@ func TestStatusShowsNoEndpointsWithoutAService(t *testing.T) {
 // slices, nothing is resolved or probed, and status reports no endpoints. All of it returns with
 // the Service.
 func TestNothingIsProbedWithoutTheReferencedService(t *testing.T) {
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: shop.Namespace, UID: "uid-of-theirs"},
-		Spec: corev1.ServiceSpec{
-			ClusterIP: "10.96.0.9", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
-		},
-	}
+	service := theirService()
 	for _, answered := range []bool{true, false} {
 		t.Run(fmt.Sprintf("answered %t", answered), func(t *testing.T) {
 			env := newTestEnv(t, service.DeepCopy())
@@ -56,14 +50,16 @@ func TestNothingIsProbedWithoutTheReferencedService(t *testing.T) {
 			setVerdict(probe.Healthy, 1, 3)(env)
 			env.spec(`{serviceRef: {name: theirs}, ` + poolSpec[1:])
 			env.settle()
-			env.expectCondition(v1alpha1.ConditionReady, map[bool]string{true: "True", false: "False NoReadyEndpoints"}[answered])
+			want := map[bool]string{true: "True", false: "False NoReadyEndpoints"}[answered]
+			env.expectCondition(v1alpha1.ConditionReady, want)
 			for _, o := range env.objects() {
 				if _, ok := o.(*v1alpha1.ExternalBackend); !ok {
 					env.ok(env.live.Delete(t.Context(), o))
 				}
 			}
 			env.settle()
-			env.expectCondition(v1alpha1.ConditionReady, `False ServiceNotFound: Service "theirs" does not exist in namespace "default".`)
+			env.expectCondition(v1alpha1.ConditionReady,
+				`False ServiceNotFound: Service "theirs" does not exist in namespace "default".`)
 			env.expectCondition(v1alpha1.ConditionHealthy, "Unknown NoEndpoints")
 			if got := env.backend().Status.Endpoints.ReadyOfTotal; got != "0/0" {
 				t.Errorf("readyOfTotal %s", got)
@@ -85,10 +81,9 @@ func TestNothingIsProbedWithoutTheReferencedService(t *testing.T) {
 func TestTierSurvivesAServiceThatIsRecreatedAtTheSecondTry(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 3)(env)
-	env.spec(
-		`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, failover: {failback: Manual},
-		targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`,
-	)
+	env.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}},
+		failover: {failback: Manual},
+		targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2, tier: 1}]}`)
 	env.settle()
 	setVerdict(probe.Unhealthy, 1, 2)(env)
 	env.settle()

@@ -10,8 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/external-backend/operator/api/v1alpha1"
 )
 
 // TestOrphansAreDeletedAfterTheGrace: slices without an owner whose ExternalBackend and Service are
@@ -67,10 +65,7 @@ func TestOrphansAreDeletedAfterTheGrace(t *testing.T) {
 // TestOrphansStayIfTheCacheIsBehind: the ExternalBackend or the Service may exist although the
 // cache does not show it yet.
 func TestOrphansStayIfTheCacheIsBehind(t *testing.T) {
-	for _, arrives := range []client.Object{
-		selectorlessService(),
-		&v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: "former", Namespace: shop.Namespace, UID: "uid-of-former"}},
-	} {
+	for _, arrives := range []client.Object{selectorlessService(), attachedBackend("former", shop.Name)} {
 		_, slice := leftBy("former", shop.Name)
 		slice.OwnerReferences = nil
 		env := newTestEnv(t, slice)
@@ -94,10 +89,8 @@ func TestServiceEnqueuesItsOrphans(t *testing.T) {
 	env.spec(specWith(attaching))
 	env.refresh()
 	got := env.reconciler.requestsForService(t.Context(), service)
-	if want := []ctrl.Request{newRequest(shop.Namespace, "shop"), newRequest(shop.Namespace, "former")}; !slices.Equal(
-		got,
-		want,
-	) {
-		t.Errorf("looked at: %v, want %v", got, want)
+	want := []ctrl.Request{newRequest(shop.Namespace, "shop"), newRequest(shop.Namespace, "former")}
+	if !slices.Equal(got, want) {
+		t.Errorf("enqueued are %v, want %v", got, want)
 	}
 }

@@ -91,7 +91,8 @@ func TestRecreatedPolicyIsCompiled(t *testing.T) {
 		env.reconciler.policies.wake = make(chan struct{}, 1)
 		informers := runController(t, env)
 		for _, kind := range []func() client.Object{
-			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} }, func() client.Object { return &networkingv1.ServiceCIDR{} },
+			func() client.Object { return &v1alpha1.ExternalBackendPolicy{} },
+			func() client.Object { return &networkingv1.ServiceCIDR{} },
 		} {
 			informer, err := informers.FakeInformerFor(t.Context(), kind())
 			env.ok(err)
@@ -140,19 +141,16 @@ func TestNodeEnqueuesBackendsWithItsAddresses(t *testing.T) {
 			}},
 			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.7"}}},
 		}
-		env := newTestEnv(
-			t,
-			slice,
+		env := newTestEnv(t, slice,
 			named("literal", func(s *v1alpha1.ExternalBackendSpec) {
 				s.Targets = []v1alpha1.Target{{Name: "a", Address: "198.51.100.7"}}
 			}),
 			named("embedded", func(s *v1alpha1.ExternalBackendSpec) {
 				s.Targets = []v1alpha1.Target{{Name: "a", Address: "64:ff9b::c633:6407"}}
 			}),
-			named(
-				"nameserver",
-				func(s *v1alpha1.ExternalBackendSpec) { s.DNS = &v1alpha1.DNS{Nameservers: []string{"198.51.100.7:53"}} },
-			),
+			named("nameserver", func(s *v1alpha1.ExternalBackendSpec) {
+				s.DNS = &v1alpha1.DNS{Nameservers: []string{"198.51.100.7:53"}}
+			}),
 			named("published", func(*v1alpha1.ExternalBackendSpec) {}),
 			named("other", func(s *v1alpha1.ExternalBackendSpec) {
 				s.Targets = []v1alpha1.Target{{Name: "a", Address: "203.0.113.7"}}

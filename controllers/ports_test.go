@@ -117,22 +117,29 @@ func TestOldPortsAreServedWhileTheServiceKeepsThem(t *testing.T) {
 					discoveryv1.LabelManagedBy:   "mesh.example.com",
 				},
 			},
-			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("theirs")}}, Endpoints: []discoveryv1.Endpoint{},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports:       []discoveryv1.EndpointPort{{Name: new("theirs")}},
+			Endpoints:   []discoveryv1.Endpoint{},
 		}))
 	}
 	refuse := func(env *testEnv) { env.refuse = refuseServices }
+	const replacedPort = `{ports: [{name: web, port: 81, targetPort: 8081, protocol: TCP}]}`
 	for _, c := range []struct {
 		name   string
 		hinder func(*testEnv)
 		spec   string
 		reason string
 	}{
-		{"refused, renamed", refuse, `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`, "ApplyFailed"},
-		{"refused, replaced", refuse, `{ports: [{name: web, port: 81, targetPort: 8081, protocol: TCP}]}`, "ApplyFailed"},
-		{"refused, another protocol", refuse, `{ports: [{name: http, port: 80, targetPort: 8080, protocol: UDP}], healthCheck: {tcpSocket: {port: 8080}}}`, "ApplyFailed"},
-		{"marks lost, renamed", loseMarks, `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`, "ServiceConflict"},
-		{"marks lost, replaced", loseMarks, `{ports: [{name: web, port: 81, targetPort: 8081, protocol: TCP}]}`, "ServiceConflict"},
-		{"behind it slices of others, renamed", obstruct, `{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`, "ServiceConflict"},
+		{"refused, renamed", refuse, renamedPort, "ApplyFailed"},
+		{"refused, replaced", refuse, replacedPort, "ApplyFailed"},
+		{
+			"refused, another protocol", refuse,
+			`{ports: [{name: http, port: 80, targetPort: 8080, protocol: UDP}], healthCheck: {tcpSocket: {port: 8080}}}`,
+			"ApplyFailed",
+		},
+		{"marks lost, renamed", loseMarks, renamedPort, "ServiceConflict"},
+		{"marks lost, replaced", loseMarks, replacedPort, "ServiceConflict"},
+		{"foreign slices, renamed", obstruct, renamedPort, "ServiceConflict"},
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart %t", c.name, restart), func(t *testing.T) {
@@ -177,7 +184,9 @@ func TestOverridesOfANewPortApplyBehindTheOldOne(t *testing.T) {
 		},
 	}
 	env.spec(`{ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}], targets: [
-		{name: a, address: 203.0.113.1}, {name: c, address: 203.0.113.3, ports: [{name: web, targetPort: 6432}]}, {name: d, srvName: _web._tcp.example.com}]}`)
+		{name: a, address: 203.0.113.1},
+		{name: c, address: 203.0.113.3, ports: [{name: web, targetPort: 6432}]},
+		{name: d, srvName: _web._tcp.example.com}]}`)
 	env.settle()
 	for _, port := range []string{"http", "web"} {
 		env.expectReady(port, "203.0.113.1", "203.0.113.3", "203.0.113.4")
@@ -236,8 +245,10 @@ func TestPortThatCannotBeRemovedIsServed(t *testing.T) {
 func TestTargetsAtOneAddressKeepTheirConditions(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 3)(env)
-	const spec = `{ports: [{name: NAME, port: 80, protocol: TCP, targetPort: 6432}], healthCheck: {tcpSocket: {}}, failover: {pinnedTier: 0},
-		targets: [{name: a, address: 203.0.113.1, ports: [{name: NAME, targetPort: 6432}]}, {name: b, address: 203.0.113.1, tier: 1, ports: [{name: NAME, targetPort: 6433}]}]}`
+	const spec = `{ports: [{name: NAME, port: 80, protocol: TCP, targetPort: 6432}],
+		healthCheck: {tcpSocket: {}}, failover: {pinnedTier: 0}, targets: [
+		{name: a, address: 203.0.113.1, ports: [{name: NAME, targetPort: 6432}]},
+		{name: b, address: 203.0.113.1, tier: 1, ports: [{name: NAME, targetPort: 6433}]}]}`
 	env.spec(strings.ReplaceAll(spec, "NAME", "http"))
 	env.settle()
 	env.expectReady("http", "203.0.113.1")
@@ -255,9 +266,8 @@ func TestTargetsAtOneAddressKeepTheirConditions(t *testing.T) {
 func TestExistingSlicesStayCurrentWhileNewOnesAreRefused(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 4)(env)
-	env.spec(
-		`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}], ` + literalSpec[1:strings.Index(literalSpec, ", targets")] + `, healthCheck: {tcpSocket: {}}}`,
-	)
+	env.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], healthCheck: {tcpSocket: {}}, targets: [
+		{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}]}`)
 	env.settle()
 	env.refuse = refuseNewSlices
 	env.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}, {name: more, port: 81, protocol: TCP}]}`)
@@ -268,11 +278,11 @@ func TestExistingSlicesStayCurrentWhileNewOnesAreRefused(t *testing.T) {
 	_, _ = env.reconcile()
 	env.expectReady("http", "203.0.113.2")
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.3")]; ok {
-		t.Error("what policy refuses stays")
+		t.Error("an endpoint that policy denies stays")
 	}
 	before := env.writes
 	_, _ = env.reconcile()
 	if env.writes != before {
-		t.Error("what is as it can be is written again")
+		t.Error("slices are written although nothing has changed")
 	}
 }

@@ -23,7 +23,8 @@ import (
 )
 
 // specWithReference has a check that needs a ConfigMap.
-const specWithReference = `{healthCheck: {tcpSocket: null, httpGet: {scheme: HTTPS}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`
+const specWithReference = `{healthCheck: {tcpSocket: null, httpGet: {scheme: HTTPS},
+	tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`
 
 // TestMissingReferenceIsReadOften: a reference that is missing or unusable is read every five
 // seconds for two minutes, and then every minute.
@@ -34,7 +35,10 @@ func TestMissingReferenceIsReadOften(t *testing.T) {
 		there map[time.Duration]string // what the ConfigMap holds from then on
 		reads []time.Duration          // of the first 5 minutes
 	}{
-		{"never there", nil, append(every(referenceRetry, 0, 2*time.Minute), every(time.Minute, 3*time.Minute, 5*time.Minute)...)},
+		{
+			"never there", nil,
+			append(every(referenceRetry, 0, 2*time.Minute), every(time.Minute, 3*time.Minute, 5*time.Minute)...),
+		},
 		{"there from the start", map[time.Duration]string{0: good}, every(time.Minute, 0, 5*time.Minute)},
 		{
 			"unusable, then mended", map[time.Duration]string{0: "no PEM", 62 * time.Second: good},
@@ -42,7 +46,8 @@ func TestMissingReferenceIsReadOften(t *testing.T) {
 		},
 		{
 			"broken by a renewal", map[time.Duration]string{0: good, 90 * time.Second: "no PEM"},
-			slices.Concat(every(time.Minute, 0, time.Minute), every(referenceRetry, 2*time.Minute, 4*time.Minute), every(time.Minute, 5*time.Minute, 5*time.Minute)),
+			slices.Concat(every(time.Minute, 0, time.Minute), every(referenceRetry, 2*time.Minute, 4*time.Minute),
+				every(time.Minute, 5*time.Minute, 5*time.Minute)),
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -82,10 +87,7 @@ type timedReads struct {
 }
 
 func (r *timedReads) Get(
-	ctx context.Context,
-	key client.ObjectKey,
-	o client.Object,
-	options ...client.GetOption,
+	ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
 ) error {
 	c, ok := o.(*corev1.ConfigMap)
 	if !ok {
@@ -156,9 +158,8 @@ func TestInvalidSpecWaitsForNoReference(t *testing.T) {
 	env.spec(specWithReference)
 	env.settle()
 	env.reconciler.states.of(shop).planning.refs.read = time.Now().Add(-time.Hour)
-	env.spec(
-		`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Connection, value: close}]}, tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`,
-	)
+	env.spec(`{healthCheck: {httpGet: {scheme: HTTPS, httpHeaders: [{name: Connection, value: close}]},
+		tls: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}`)
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec")
 	if result, err := env.reconcile(); err != nil || result.RequeueAfter > 0 && result.RequeueAfter < time.Second {

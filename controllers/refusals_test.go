@@ -62,9 +62,10 @@ func TestContendedServiceIsTriedAgain(t *testing.T) {
 // away.
 func TestRefusedServiceTypeKeepsEndpoints(t *testing.T) {
 	for name, spec := range map[string]string{
-		"headless, and the port renamed": `{service: {type: Headless}, ports: [{name: web, port: 80, targetPort: 8080, protocol: TCP}]}`,
+		"headless, and the port renamed": `{service: {type: Headless}, ` + renamedPort[1:],
 		"headless":                       `{service: {type: Headless}}`,
-		"an alias":                       `{service: {type: ExternalName}, targets: [{name: a, address: "", hostname: db.example.com}], healthCheck: null}`,
+		"an alias": `{service: {type: ExternalName}, healthCheck: null,
+			targets: [{name: a, address: "", hostname: db.example.com}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := literalEnv(t)
@@ -84,7 +85,12 @@ func TestRefusedHeadlessTransitionIsUndone(t *testing.T) {
 	for _, c := range []struct {
 		from, to string
 		foreseen bool
-	}{{"ClusterIP", "Headless", true}, {"Headless", "NodePort", true}, {"ClusterIP", "Headless", false}, {"Headless", "NodePort", false}} {
+	}{
+		{"ClusterIP", "Headless", true},
+		{"Headless", "NodePort", true},
+		{"ClusterIP", "Headless", false},
+		{"Headless", "NodePort", false},
+	} {
 		t.Run(fmt.Sprintf("%s to %s, foreseen %t", c.from, c.to, c.foreseen), func(t *testing.T) {
 			env := newTestEnv(t)
 			setVerdict(probe.Healthy, 1, 3)(env)
@@ -110,14 +116,14 @@ func TestRefusedHeadlessTransitionIsUndone(t *testing.T) {
 				t.Errorf("the Service is not as it was:\n%s", diff)
 			}
 			if c.foreseen && after.ResourceVersion != before.ResourceVersion {
-				t.Error("it has set out")
+				t.Error("the Service was written")
 			}
 			tries = 0
 			setVerdict(probe.Unhealthy, 1, 2)(env)
 			env.settle()
 			env.expectReady("http", "203.0.113.2")
 			if !c.foreseen && tries > 0 {
-				t.Error("it has set out again")
+				t.Error("the change was tried again")
 			}
 			env.refuse = refuseNothing
 			env.spec(`{service: {labels: {team: shop}, type: ` + c.to + `}}`)

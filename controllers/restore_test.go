@@ -19,9 +19,12 @@ import (
 )
 
 // tiersSpec has a standby tier, a draining target, and addresses that drain when they leave.
-const tiersSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], drainSeconds: 600, healthCheck: {tcpSocket: {}}, targets: [
-  {name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3, adminState: Draining},
-  {name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1}, {name: gone, address: 203.0.113.6}]}`
+const tiersSpec = `{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], drainSeconds: 600,
+	healthCheck: {tcpSocket: {}}, targets: [
+	{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2},
+	{name: c, address: 203.0.113.3, adminState: Draining},
+	{name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1},
+	{name: gone, address: 203.0.113.6}]}`
 
 // TestRestoreInAnyOrderRemovesNothing: a restore brings everything back, in any order. No endpoint
 // is removed, and a new ExternalBackend takes up its slices as they were.
@@ -45,10 +48,9 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 	env.prober.verdicts[netip.MustParseAddr("203.0.113.2")] = probe.Unhealthy
 	env.spec(strings.Replace(tiersSpec, "{ports", way, 1))
 	env.settle()
-	env.spec(
-		`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3, adminState: Draining},
-		{name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1}]}`,
-	) // "gone" drains
+	env.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2},
+		{name: c, address: 203.0.113.3, adminState: Draining},
+		{name: s, address: 203.0.113.4, tier: 1}, {name: t, address: 203.0.113.5, tier: 1}]}`) // "gone" drains
 	env.settle()
 	before, backup, service := env.slices(), env.backend(), env.service()
 	if e := env.endpoints()[netip.MustParseAddr("203.0.113.6")]; e.DrainUntil.IsZero() || *backup.Status.ActiveTier != 1 {
@@ -59,7 +61,7 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 	}
 
 	env.restart()
-	env.prober.verdicts = nil // nobody has been probed anew
+	env.prober.verdicts = nil // nothing has been probed since the restart
 	env.reconcileNamed(shop.Name)
 	for what := range strings.FieldsSeq(order) {
 		switch what {
@@ -84,7 +86,8 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 
 	env.expectSameEndpoints("at the end", before)
 	for name, s := range env.slices() {
-		if got, was := s.Annotations["external-backend.io/endpoints"], before[name].Annotations["external-backend.io/endpoints"]; got != was {
+		const annotation = "external-backend.io/endpoints"
+		if got, was := s.Annotations[annotation], before[name].Annotations[annotation]; got != was {
 			t.Errorf("the annotation of slice %s was %q and is %q", name, was, got)
 		}
 		if ref := s.OwnerReferences; len(ref) != 1 || ref[0].UID != "uid-of-service-2" && ref[0].UID != "uid-of-shop-2" {
@@ -120,7 +123,8 @@ func TestRestoredServiceIsAwaited(t *testing.T) {
 			env.ok(env.live.Create(t.Context(), b))
 		}
 		arrive()
-		if wait := env.reconcileNamed(shop.Name).RequeueAfter; wait <= 28*time.Second || wait > serviceGrace || env.service() != nil {
+		wait := env.reconcileNamed(shop.Name).RequeueAfter
+		if wait <= 28*time.Second || wait > serviceGrace || env.service() != nil {
 			t.Errorf("looks again after %v, with a Service: %t", wait, env.service() != nil)
 		}
 		env.expectCondition(v1alpha1.ConditionProgrammed, `False ServiceNotFound: Service "shop" does not exist`)
@@ -136,10 +140,10 @@ func TestRestoredServiceIsAwaited(t *testing.T) {
 		time.Sleep(env.reconcileNamed(shop.Name).RequeueAfter)
 		env.settle()
 		if env.service() == nil {
-			t.Error("no Service is made although none came back")
+			t.Error("no Service is created although none came back")
 		}
 
-		// One that is deleted by hand later on is made anew at once.
+		// A Service that is deleted by hand later is created again at once.
 		env.ok(env.live.Delete(t.Context(), env.service()))
 		for _, s := range env.slices() {
 			s.OwnerReferences = nil
@@ -147,7 +151,7 @@ func TestRestoredServiceIsAwaited(t *testing.T) {
 		}
 		env.settle()
 		if env.service() == nil {
-			t.Error("the Service that was deleted by hand is not made anew")
+			t.Error("the Service that was deleted by hand is not created again")
 		}
 	})
 }

@@ -34,15 +34,14 @@ func TestDeletionPolicyDecidesOwners(t *testing.T) {
 		env := newTestEnv(t, objects...)
 		setVerdict(probe.Healthy, 1, 9)(env)
 		env.spec(specWith(tt.way))
-		// Seven endpoints, three to a slice; then two light slices are left, which a plan would
-		// fold if it could.
-		env.spec(
-			`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2}, {name: c, address: 203.0.113.3}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`,
-		)
+		// First there are seven endpoints, three to a slice. Then two slices are less than half full,
+		// and a plan that moved endpoints would merge them.
+		const rest = `{name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5},
+			{name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`
+		env.spec(`{targets: [{name: a, address: 203.0.113.1}, {name: b, address: 203.0.113.2},
+			{name: c, address: 203.0.113.3}, ` + rest)
 		env.settle()
-		env.spec(
-			`{targets: [{name: a, address: 203.0.113.1}, {name: d, address: 203.0.113.4}, {name: e, address: 203.0.113.5}, {name: f, address: 203.0.113.6}, {name: g, address: 203.0.113.7}]}`,
-		)
+		env.spec(`{targets: [{name: a, address: 203.0.113.1}, ` + rest)
 		env.settle()
 		before := env.slices()
 		if len(before) != 3 {
@@ -84,8 +83,12 @@ func TestDeletionPolicyDecidesOwners(t *testing.T) {
 // TestRetainHoldsForAnInvalidSpec: whoever uninstalls the operator has to be able to rely on
 // observedGeneration.
 func TestRetainHoldsForAnInvalidSpec(t *testing.T) {
-	const invalid = `{deletionPolicy: Retain, targets: [{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}]}`
-	for way, wants := range map[string][2]string{created: {"", "Service"}, attaching: {"", "Service, not as its controller"}} {
+	const invalid = `{deletionPolicy: Retain,
+		targets: [{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}]}`
+	for way, wants := range map[string][2]string{
+		created:   {"", "Service"},
+		attaching: {"", "Service, not as its controller"},
+	} {
 		env := newTestEnv(t)
 		if way == attaching {
 			env = newTestEnv(t, selectorlessService())
@@ -113,7 +116,7 @@ func TestRetainHoldsForAnInvalidSpec(t *testing.T) {
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec: spec.deletionPolicy")
 	if got := ownersOf(env.service()); got != "ExternalBackend" {
-		t.Errorf("for a policy that nobody knows the Service was given to %q", got)
+		t.Errorf("for an unknown policy the Service belongs to %q", got)
 	}
 }
 

@@ -24,7 +24,8 @@ import (
 // the others on its Service before all ordinary work.
 func TestSiblingsAreEnqueuedUrgently(t *testing.T) {
 	one := attachedBackend("one", "web")
-	env := newTestEnv(t, one, attachedBackend("two", "web"), attachedBackend("other", "db"), attachedBackend("last", "cache"))
+	env := newTestEnv(t, one,
+		attachedBackend("two", "web"), attachedBackend("other", "db"), attachedBackend("last", "cache"))
 	edited, dying, moved := one.DeepCopy(), one.DeepCopy(), attachedBackend("one", "db")
 	edited.Generation++
 	dying.DeletionTimestamp = new(metav1.Now())
@@ -76,12 +77,8 @@ func TestSiblingsAreEnqueuedUrgently(t *testing.T) {
 // before the garbage collector deletes the sibling's slices. It is as ready as before, in whatever
 // way the sibling is deleted and whichever is older.
 func TestAddressOfADeletedSiblingStaysReady(t *testing.T) {
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: shop.Namespace, UID: "uid-of-web"},
-		Spec: corev1.ServiceSpec{
-			ClusterIP: "10.96.0.9", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
-		},
-	}
+	service := theirService()
+	service.Name, service.UID = "web", "uid-of-web"
 	adopted := service.DeepCopy()
 	adopted.Labels = map[string]string{v1alpha1.LabelName: "former"}
 	adopted.Annotations = map[string]string{"external-backend.io/adopted": "true"}
@@ -102,7 +99,9 @@ func TestAddressOfADeletedSiblingStaysReady(t *testing.T) {
 					Namespace: shop.Namespace,
 					UID:       "uid-of-slice",
 					Labels: map[string]string{
-						discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: former.Name,
+						discoveryv1.LabelServiceName: "web",
+						discoveryv1.LabelManagedBy:   v1alpha1.ManagedBy,
+						v1alpha1.LabelName:           former.Name,
 					},
 					OwnerReferences: []metav1.OwnerReference{
 						*metav1.NewControllerRef(former, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
@@ -113,9 +112,8 @@ func TestAddressOfADeletedSiblingStaysReady(t *testing.T) {
 					{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
 				},
 				Endpoints: []discoveryv1.Endpoint{{
-					Addresses: []string{
-						"203.0.113.1",
-					}, Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+					Addresses:  []string{"203.0.113.1"},
+					Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 				}},
 			}
 			former.Finalizers = []string{"none"}
@@ -153,18 +151,17 @@ func TestDrainingAddressIsFreeForSiblings(t *testing.T) {
 	spec := strings.Replace(literalSpec, "{ports", "{serviceRef: {name: theirs}, drainSeconds: 600, ports", 1)
 	service := theirService()
 	sibling := func(name string, drainUntil time.Time) []client.Object {
-		b := &v1alpha1.ExternalBackend{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: shop.Namespace, UID: "uid-of-sibling"},
-		}
-		b.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
+		b := attachedBackend(name, "theirs")
 		leaving := !drainUntil.IsZero()
 		e := endpointslice.Endpoint{
-			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"), Ports: []endpointslice.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
+			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"),
+			Ports:      []endpointslice.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
 			DrainUntil: drainUntil,
 			Conditions: endpointslice.Conditions{Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving},
 		}
 		_, changes := endpointslice.Plan(endpointslice.Template{
-			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100, Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100,
+			Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
 		}, []endpointslice.Endpoint{e}, nil, nil)
 		slice := changes.Create[0]
 		slice.UID = "uid-of-sibling-1"
@@ -195,34 +192,34 @@ func TestDrainingAddressIsFreeForSiblings(t *testing.T) {
 			env.ok(env.live.Create(t.Context(), o))
 		}
 		env.settle()
-		env.state() // wants every address to stand once
+		env.state() // fails if an address is published twice
 	})
 }
 
 // TestAddressKeepsItsHealthWhenItPassesToASibling: an address that passes from one ExternalBackend
 // on a Service to another keeps its health until a probe says otherwise.
 func TestAddressKeepsItsHealthWhenItPassesToASibling(t *testing.T) {
-	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}], targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
+	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}],
+		targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
 	service := theirService()
 	ready := func(is bool) discoveryv1.EndpointConditions {
 		return discoveryv1.EndpointConditions{Ready: new(is), Serving: new(is), Terminating: new(false)}
 	}
 	for _, tt := range []struct {
-		sibling string // the older one is that whose name comes first
+		sibling string // the one whose name comes first counts as older
 		well    bool
 	}{{"zoo", true}, {"zoo", false}, {"bar", true}, {"bar", false}} {
 		well := tt.well
-		sibling := &v1alpha1.ExternalBackend{
-			ObjectMeta: metav1.ObjectMeta{Name: tt.sibling, Namespace: shop.Namespace, UID: "uid-of-sibling"},
-		}
-		sibling.Spec.ServiceRef = &v1alpha1.ServiceReference{Name: "theirs"}
+		sibling := attachedBackend(tt.sibling, "theirs")
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:      "sibling-1",
 				Namespace: shop.Namespace,
 				UID:       "uid-of-sibling-1",
 				Labels: map[string]string{
-					discoveryv1.LabelServiceName: "theirs", discoveryv1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelName: tt.sibling,
+					discoveryv1.LabelServiceName: "theirs",
+					discoveryv1.LabelManagedBy:   v1alpha1.ManagedBy,
+					v1alpha1.LabelName:           tt.sibling,
 				},
 				OwnerReferences: []metav1.OwnerReference{
 					*metav1.NewControllerRef(sibling, v1alpha1.GroupVersion.WithKind("ExternalBackend")),

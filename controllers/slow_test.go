@@ -71,10 +71,8 @@ func TestEachWriteHasItsOwnTimeout(t *testing.T) {
 		if took := time.Since(start); took != requestTimeout {
 			t.Errorf("it took %v", took)
 		}
-		env.expectCondition(
-			v1alpha1.ConditionProgrammed,
-			"False ApplyFailed: EndpointSlices can't be written: the API server can't be reached",
-		)
+		env.expectCondition(v1alpha1.ConditionProgrammed,
+			"False ApplyFailed: EndpointSlices can't be written: the API server can't be reached")
 	})
 }
 

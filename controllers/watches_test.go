@@ -29,9 +29,7 @@ type informers struct {
 }
 
 func (i *informers) GetInformer(
-	ctx context.Context,
-	o client.Object,
-	options ...cache.InformerGetOption,
+	ctx context.Context, o client.Object, options ...cache.InformerGetOption,
 ) (cache.Informer, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -45,8 +43,7 @@ type sharedInformer struct {
 }
 
 func (s sharedInformer) AddEventHandlerWithOptions(
-	h toolscache.ResourceEventHandler,
-	options toolscache.HandlerOptions,
+	h toolscache.ResourceEventHandler, options toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +55,8 @@ func runController(t *testing.T, env *testEnv) *informers {
 	t.Helper()
 	informers := &informers{FakeInformers: informertest.FakeInformers{Scheme: testScheme()}}
 	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
-		Scheme: testScheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Scheme: testScheme(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller:     config.Controller{SkipNameValidation: new(true)},
 		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return informers, nil },
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return env.live.RESTMapper(), nil },
 	})
@@ -119,7 +117,7 @@ func TestEditedStatusIsRestored(t *testing.T) {
 		t.Fatal("the status can't be edited")
 	}
 	if !env.reconciler.statusEdited(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
-		t.Error("nobody hears of it")
+		t.Error("the edit is not noticed")
 	}
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionReady, "True")

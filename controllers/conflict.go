@@ -19,8 +19,6 @@ func (r *reconciliation) conflict() (conflict, string) {
 	switch {
 	case why == "":
 		return noConflict, ""
-	case !r.observed.specKnown && !r.publishesBehindService(): // an invalid spec may name any Service
-		return noConflict, ""
 	case r.service != nil && plan.BelongsToPredecessor(r.backend, r.service):
 		return predecessorsService, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes "+
 			"with it; then it is made anew.", r.service.Name)
@@ -70,14 +68,6 @@ func (r *reconciliation) ownedByAnother() bool {
 	return slices.ContainsFunc(r.slices, func(s *discoveryv1.EndpointSlice) bool {
 		owner := metav1.GetControllerOf(s)
 		return owner != nil && owner.Kind == "Service" && owner.UID != r.service.UID
-	})
-}
-
-// publishesBehindService reports whether a slice of ours stands behind the Service that the spec
-// names.
-func (r *reconciliation) publishesBehindService() bool {
-	return slices.ContainsFunc(r.slices, func(s *discoveryv1.EndpointSlice) bool {
-		return s.Labels[discoveryv1.LabelServiceName] == plan.ServiceName(r.backend)
 	})
 }
 

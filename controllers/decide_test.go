@@ -5,8 +5,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/probe"
 )
 
 // TestDecideFollowsItsTable goes through the rows of decide's comment in their order. Where it can,
@@ -112,6 +114,34 @@ func TestForeignServiceGetsNoEndpointsOfAnInvalidSpec(t *testing.T) {
 		}
 		if e := env.backend().Status.Endpoints; e.Total != 0 {
 			t.Errorf("%s: status says that %d endpoints are published", env.what, e.Total)
+		}
+	}
+}
+
+// TestInvalidSpecCannotMoveToAnotherService makes the spec invalid and names somebody else's Service
+// in it at the same time. The slices stay behind the former Service, before a restart and after it.
+func TestInvalidSpecCannotMoveToAnotherService(t *testing.T) {
+	const invalid = `{serviceRef: {name: theirs}, targets: [{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}]}`
+	theirs := selectorlessService()
+	theirs.Name, theirs.UID, theirs.Spec.Selector = "theirs", "uid-of-theirs", map[string]string{"app": "theirs"}
+	env := newTestEnv(t, theirs)
+	setVerdict(probe.Healthy, 1, 3)(env)
+	env.spec(literalSpec)
+	env.settle()
+	before := env.slices()
+
+	env.spec(invalid)
+	for _, restart := range []bool{false, true} {
+		if restart {
+			env.restart()
+		}
+		env.settle()
+		env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec")
+		env.expectSameEndpoints(fmt.Sprintf("restart %t", restart), before)
+		for name, s := range env.slices() {
+			if service := s.Labels[discoveryv1.LabelServiceName]; service != shop.Name {
+				t.Errorf("restart %t: slice %s is behind Service %q", restart, name, service)
+			}
 		}
 	}
 }

@@ -49,8 +49,20 @@ func (r *Reconciler) observe(
 		return nil, err
 	}
 	o.invalid = plan.Validate(b, o.service)
+	named := plan.ServiceName(b)
 	b = state.planning.inForce(b, o.invalid == "")
 	o.backend, o.specKnown = b, o.invalid == "" || state.planning.valid != nil
+	if !o.specKnown {
+		if b, err = r.attachedToSlices(ctx, b); err != nil {
+			return nil, err
+		}
+		o.backend = b
+	}
+	if plan.ServiceName(b) != named { // an invalid spec names another Service
+		if o.service, err = r.readService(ctx, b, state); err != nil {
+			return nil, err
+		}
+	}
 	if o.service != nil {
 		state.planning.publishNotReady = o.service.Spec.PublishNotReadyAddresses
 	}
@@ -71,6 +83,24 @@ func (r *Reconciler) observe(
 	return o, err
 }
 
+// attachedToSlices returns b as it is acted on while no valid spec is known: with the Service that
+// its slices are behind. An invalid spec does not move them to another one.
+func (r *Reconciler) attachedToSlices(
+	ctx context.Context, b *v1alpha1.ExternalBackend,
+) (*v1alpha1.ExternalBackend, error) {
+	published, err := r.slicesOf(ctx, client.ObjectKeyFromObject(b))
+	if err != nil || len(published) == 0 {
+		return b, err
+	}
+	name := published[0].Labels[discoveryv1.LabelServiceName]
+	if name == "" || name == plan.ServiceName(b) {
+		return b, nil
+	}
+	attached := *b
+	attached.Spec.Service, attached.Spec.ServiceRef = nil, &v1alpha1.ServiceReference{Name: name}
+	return &attached, nil
+}
+
 // latestStatus returns the status of b, or the one that we wrote, if the cache does not show that
 // yet.
 func latestStatus(b *v1alpha1.ExternalBackend, reported *reportState) v1alpha1.ExternalBackendStatus {
@@ -86,12 +116,13 @@ func (r *Reconciler) readService(
 ) (*corev1.Service, error) {
 	var cached *corev1.Service
 	var s corev1.Service
-	if err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}, &s); err == nil {
+	name := plan.ServiceName(b)
+	if err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &s); err == nil {
 		cached = &s
 	} else if !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	return state.writes.Service(cached, r.now()), nil
+	return state.writes.Service(name, cached, r.now()), nil
 }
 
 // previousAdopterGone reports whether the Service has the label of another ExternalBackend that has

@@ -41,14 +41,15 @@ type write[T metav1.Object] struct {
 // awaited reports whether the cache may still come to show the object, which it does not show now.
 func (w write[T]) awaited(now time.Time) bool { return now.Sub(w.created) < CreationTimeout }
 
-// Service returns the newer of the Service that the cache shows, nil for none, and the one that we
-// wrote. It drops our write when the cache has caught up.
-func (o *Overlay) Service(cached *corev1.Service, now time.Time) *corev1.Service {
+// Service returns the newer of the Service of that name that the cache shows, nil for none, and the
+// one that we wrote. It drops our write when the cache has caught up, or when it was to a Service of
+// another name.
+func (o *Overlay) Service(name string, cached *corev1.Service, now time.Time) *corev1.Service {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := o.service.object
 	switch {
-	case w == nil:
+	case w == nil, w.Name != name:
 	case cached != nil && Newer(w.ResourceVersion, cached.ResourceVersion):
 		o.service.created = time.Time{}
 		return w

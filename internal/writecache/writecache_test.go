@@ -202,7 +202,7 @@ func TestServiceShowsTheNewerOfCacheAndWrite(t *testing.T) {
 			}
 			for range 2 {
 				var got string
-				if s := o.Service(row.cached, start.Add(max(row.after, time.Second))); s != nil {
+				if s := o.Service("shop", row.cached, start.Add(max(row.after, time.Second))); s != nil {
 					got = version(s)
 				}
 				if got != row.want || o.AwaitingCache() != row.awaits {
@@ -210,6 +210,21 @@ func TestServiceShowsTheNewerOfCacheAndWrite(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestServiceOfAnotherNameIsNoWriteOfOurs reads the Service of another name, as after a change of
+// serviceRef. Our write to the former Service stands for it neither now nor later.
+func TestServiceOfAnotherNameIsNoWriteOfOurs(t *testing.T) {
+	var o Overlay
+	o.ServiceCreated(service("a", "7"), start)
+	for _, cached := range []*corev1.Service{nil, service("other", "5")} {
+		if got := o.Service("other", cached, start); got != cached {
+			t.Errorf("Service %v, want the %v that the cache shows", got, cached)
+		}
+	}
+	if o.AwaitingCache() {
+		t.Error("the cache is awaited although nobody asks for the Service any more")
 	}
 }
 
@@ -221,7 +236,7 @@ func TestNothingIsKeptThatTheCacheShows(t *testing.T) {
 	o.SliceDeleted(slice("a", "5"))
 	o.SliceCreated(slice("b", "7"), start)
 
-	o.Service(service("s", "4"), start)
+	o.Service("shop", service("s", "4"), start)
 	o.Slices([]*discoveryv1.EndpointSlice{slice("b", "7")}, start)
 
 	if o.service.object != nil || len(o.slices)+len(o.deleted) != 0 {
@@ -235,7 +250,7 @@ func TestDeletionSeenDropsThatObjectOnly(t *testing.T) {
 	var o Overlay
 	o.ServiceCreated(service("s", "4"), start)
 	o.SliceCreated(slice("a", "5"), start)
-	exist := func() (bool, int) { return o.Service(nil, start) != nil, len(o.Slices(nil, start)) }
+	exist := func() (bool, int) { return o.Service("shop", nil, start) != nil, len(o.Slices(nil, start)) }
 
 	o.DeletionSeen(service("old", "3"))
 	o.DeletionSeen(slice("old", "3"))

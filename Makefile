@@ -99,6 +99,7 @@ vet: ## Run go vet in every module
 lint: ## Run the linters, the import rules among them, in every module
 	@$(call each-module,$(GOLANGCI_LINT) run ./...)
 	$(API_LINT) run -c .golangci.api.yml ./api/v1alpha1/
+	$(TOOL) actionlint -shellcheck= -pyflakes=
 
 .PHONY: verify
 verify: generate manifests ## Fail if generated files, formatting or go.mod files are not current

@@ -303,10 +303,10 @@ func TestNameserverServesChangedZone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := s.SetZone(ctx, "example.com", "db A not-an-address"); err == nil {
-		t.Error("nonsense was accepted")
+		t.Error("an invalid zone was accepted")
 	}
 	if _, err := lookup("db.example.com."); err != nil {
-		t.Errorf("after nonsense: %v", err)
+		t.Errorf("after an invalid zone: %v", err)
 	}
 	var failure *net.DNSError
 	if _, err := lookup("x.broken.test."); !errors.As(err, &failure) || failure.IsNotFound {

@@ -21,7 +21,8 @@ import (
 	ac "github.com/external-backend/operator/api/v1alpha1/applyconfiguration/api/v1alpha1"
 )
 
-func TestKinds(t *testing.T) {
+// The API server serves both kinds with their names, short names and scopes.
+func TestKindsAreServed(t *testing.T) {
 	d, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +50,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// backend creates an ExternalBackend for the time of a test.
+// backend creates an ExternalBackend, and deletes it when the test ends.
 func backend(t *testing.T, name string) *v1alpha1.ExternalBackend {
 	t.Helper()
 	b := &v1alpha1.ExternalBackend{
@@ -70,7 +71,7 @@ func backend(t *testing.T, name string) *v1alpha1.ExternalBackend {
 	return b
 }
 
-// fullStatus has every field set, and as many targets as status may have.
+// fullStatus returns a status with all fields and the maximum number of targets.
 func fullStatus() v1alpha1.ExternalBackendStatus {
 	s := v1alpha1.ExternalBackendStatus{
 		ObservedGeneration: 3,
@@ -110,7 +111,8 @@ func fullStatus() v1alpha1.ExternalBackendStatus {
 	return s
 }
 
-func TestStatus(t *testing.T) {
+// Status is written by its own subresource, keeps all fields, and does not change the generation.
+func TestStatusIsWrittenSeparately(t *testing.T) {
 	b := backend(t, "status")
 	b.Status = fullStatus()
 	if err := api.Update(t.Context(), b.DeepCopy()); err != nil {
@@ -132,7 +134,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if b.Generation != 1 {
-		t.Errorf("a status write made generation %d", b.Generation)
+		t.Errorf("after a write of status, the generation is %d", b.Generation)
 	}
 
 	over := b.DeepCopy()
@@ -144,7 +146,8 @@ func TestStatus(t *testing.T) {
 	check(t, api.Status().Update(t.Context(), over), []string{"status.targets[0].addresses: Too many"})
 }
 
-func TestColumns(t *testing.T) {
+// The columns of kubectl get show the status.
+func TestColumnsShowStatus(t *testing.T) {
 	b := backend(t, "columns")
 	b.Status = fullStatus()
 	if err := api.Status().Update(t.Context(), b); err != nil {
@@ -170,10 +173,10 @@ func TestColumns(t *testing.T) {
 
 type column struct {
 	name, cell string
-	priority   int32 // 0 always, 1 with -o wide
+	priority   int32 // 0: always shown, 1: with -o wide
 }
 
-// table asks for one object as kubectl does.
+// table requests one object as kubectl get does.
 func table(t *testing.T, path string) (columns []column) {
 	t.Helper()
 	cfg := rest.CopyConfig(config)
@@ -199,8 +202,8 @@ func table(t *testing.T, path string) (columns []column) {
 	return columns
 }
 
-// Two appliers own a target each, as lists merge by name.
-func TestApply(t *testing.T) {
+// Two appliers own a target each, because the list merges by name.
+func TestAppliersOwnTargetsByName(t *testing.T) {
 	apply := func(owner, target, address string) {
 		t.Helper()
 		config := ac.ExternalBackend("applied", "default").WithSpec(ac.ExternalBackendSpec().

@@ -1,5 +1,5 @@
-// Package api holds the API's schema against a real API server: what it accepts,
-// what it refuses and in which words, that it defaults nothing, and what may change.
+// Package api tests the API's schema with a real API server: what it accepts, what it refuses and
+// with which message, that it has no defaults, and what an update may change.
 package api
 
 import (
@@ -30,7 +30,7 @@ const root = "../.."
 var (
 	environment *envtest.Environment
 	config      *rest.Config
-	// api refuses unknown fields, so that no case is accepted for a typing error.
+	// api refuses unknown fields, so that no case is accepted because of a typing error.
 	api client.Client
 )
 
@@ -76,11 +76,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// administrator may do everything.
+// administrator has all rights.
 var administrator = envtest.User{Name: "admin", Groups: []string{"system:masters"}}
 
-// assets is the directory with kube-apiserver and etcd: $KUBEBUILDER_ASSETS, else
-// what the development cluster has built.
+// assets returns the directory with kube-apiserver and etcd: $KUBEBUILDER_ASSETS, or that of the
+// development cluster.
 func assets() (string, error) {
 	dir, err := devcluster.Assets(context.Background())
 	if err != nil {
@@ -104,11 +104,11 @@ func object(t *testing.T, document string) *unstructured.Unstructured {
 	return u
 }
 
-// A mutation changes one field of an object.
+// mutation changes one field of an object.
 type mutation func(*testing.T, *unstructured.Unstructured)
 
-// set gives the field at path (names and indices, separated by dots) the value
-// that document says in YAML; it makes the maps on the way.
+// set sets the field at path (names and indices, separated by dots) to a value in YAML, and creates
+// the maps above it.
 func set(path, document string) mutation {
 	return func(t *testing.T, u *unstructured.Unstructured) {
 		t.Helper()
@@ -120,7 +120,7 @@ func set(path, document string) mutation {
 	}
 }
 
-// text gives the field at path a string, for strings that YAML would read otherwise.
+// text sets the field at path to a string that YAML might read as another value.
 func text(path, value string) mutation {
 	return func(t *testing.T, u *unstructured.Unstructured) { t.Helper(); put(t, u, path, value) }
 }
@@ -130,7 +130,7 @@ func unset(path string) mutation {
 	return func(t *testing.T, u *unstructured.Unstructured) { t.Helper(); put(t, u, path, nil) }
 }
 
-// all does one mutation after the other.
+// all applies one mutation after the other.
 func all(ms ...mutation) mutation {
 	return func(t *testing.T, u *unstructured.Unstructured) {
 		t.Helper()
@@ -143,6 +143,7 @@ func all(ms ...mutation) mutation {
 // none changes nothing.
 func none(*testing.T, *unstructured.Unstructured) {}
 
+// put sets the field at path, or deletes it if value is nil.
 func put(t *testing.T, u *unstructured.Unstructured, path string, value any) {
 	t.Helper()
 	names := strings.Split(path, ".")
@@ -168,15 +169,15 @@ func put(t *testing.T, u *unstructured.Unstructured, path string, value any) {
 	}
 }
 
-// A refusal is a case that must be accepted where wantErrors is empty, and
-// otherwise refused as invalid with each of these texts in the message.
+// refusal is a case of an object. Without wantErrors it must be accepted. Otherwise it must be
+// refused as invalid, with each of these texts in the message.
 type refusal struct {
 	desc       string
 	mutate     mutation
 	wantErrors []string
 }
 
-// refusals creates base with each case's mutation, without keeping it.
+// refusals creates base with each case's mutation, as a dry run.
 func refusals(t *testing.T, base string, cases []refusal) {
 	t.Helper()
 	for _, tc := range cases {
@@ -188,6 +189,7 @@ func refusals(t *testing.T, base string, cases []refusal) {
 	}
 }
 
+// check compares the API server's answer with the wanted errors.
 func check(t *testing.T, err error, wantErrors []string) {
 	t.Helper()
 	if len(wantErrors) == 0 {

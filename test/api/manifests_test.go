@@ -19,9 +19,8 @@ import (
 // yamlBlock is a block of YAML in Markdown.
 var yamlBlock = regexp.MustCompile("(?ms)^ *```yaml\n(.*?)^ *```")
 
-// TestManifestsInDocuments: what README and docs show is taken by the API server as it is written,
-// without a field that it doesn't know.
-func TestManifestsInDocuments(t *testing.T) {
+// The API server accepts each manifest in README and docs as it is written, without unknown fields.
+func TestManifestsInDocumentsAreAccepted(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -35,10 +34,10 @@ func TestManifestsInDocuments(t *testing.T) {
 		for _, at := range yamlBlock.FindAllSubmatchIndex(content, -1) {
 			block := content[at[2]:at[3]]
 			if bytes.HasPrefix(block, []byte("spec:")) {
-				t.Errorf("%s: nobody can apply a fragment", file)
+				t.Errorf("%s: a manifest is incomplete", file)
 			}
 			if !bytes.HasPrefix(block, []byte("apiVersion:")) {
-				continue // not ours: a kustomization, say
+				continue // for example a kustomization
 			}
 			name := fmt.Sprintf("%s:%d", filepath.Base(file), 1+bytes.Count(content[:at[2]], []byte("\n")))
 			t.Run(name, func(t *testing.T) { tryManifests(t, block) })

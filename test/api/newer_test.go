@@ -39,15 +39,15 @@ spec:
 `
 )
 
-// TestNewerCRD: where the CRDs know a field that the manager does not, what was meant to be a
-// stronger check or a narrower rule is refused; where they don't, the API server says so or prunes
-// it.
-func TestNewerCRD(t *testing.T) {
-	// Pruned: the CRD lacks the field. Only who asks for no validation gets an object without it.
+// If the CRDs have a field that the manager does not know, an object that uses it is refused: the
+// field may make a check stronger or a rule narrower. If the CRDs do not have it, the API server
+// reports or prunes it.
+func TestFieldsOfNewerCRDsAreRefused(t *testing.T) {
+	// The CRD does not have the field. Without field validation, the API server prunes it.
 	for _, text := range []string{newerCheck, newerRule} {
 		if err := api.Create(t.Context(), object(t, text), client.DryRunAll); err == nil ||
 			!strings.Contains(err.Error(), "unknown field") {
-			t.Errorf("a field that the CRD lacks: %v", err)
+			t.Errorf("an unknown field: %v", err)
 		}
 	}
 	pruned := object(t, newerCheck)
@@ -59,7 +59,7 @@ func TestNewerCRD(t *testing.T) {
 		t.Errorf("not pruned: %v", get)
 	}
 
-	// Kept: the CRD has it.
+	// The CRD has the field, and the API server keeps it.
 	extend(t, "externalbackends", "spec/properties/healthCheck/properties/httpGet/properties/expectedBody",
 		`{"type": "string"}`)
 	extend(t, "externalbackendpolicies", "spec/properties/allow/items/properties/weekdays",
@@ -73,7 +73,7 @@ func TestNewerCRD(t *testing.T) {
 	}
 	if got := plan.Validate(&b, &corev1.Service{}); !strings.Contains(got,
 		`unknown field "healthCheck.httpGet.expectedBody"`) {
-		t.Errorf("the check is taken without its field: %q", got)
+		t.Errorf("the check is accepted without its field: %q", got)
 	}
 	var list v1alpha1.ExternalBackendPolicyList
 	if err := api.List(t.Context(), &list); err != nil {
@@ -81,11 +81,11 @@ func TestNewerCRD(t *testing.T) {
 	}
 	set, problems := policy.Compile(policy.Input{Policies: list.Items})
 	if d := set.For(nil).Target("", netip.MustParseAddr("203.0.113.1")); d.Allowed || len(problems) == 0 {
-		t.Errorf("the rule is taken without its field: %+v, %v", d, problems)
+		t.Errorf("the rule is accepted without its field: %+v, %v", d, problems)
 	}
 }
 
-// extend adds a property to a CRD's schema for the time of the test.
+// extend adds a property to a CRD's schema until the test ends.
 func extend(t *testing.T, plural, path, property string) {
 	t.Helper()
 	crd := &unstructured.Unstructured{}
@@ -106,8 +106,8 @@ func extend(t *testing.T, plural, path, property string) {
 	})
 }
 
-// create waits until the API server goes by the extended schema, and deletes the object after the
-// test.
+// create creates an object once the API server uses the extended schema, and deletes it when the
+// test ends.
 func create(t *testing.T, u *unstructured.Unstructured) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)

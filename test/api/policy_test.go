@@ -19,7 +19,8 @@ spec:
   allowNameservers: ["198.51.100.53"]
 `
 
-func TestPolicyRefusals(t *testing.T) {
+// The schema refuses each invalid policy, and names the field.
+func TestInvalidPoliciesAreRefused(t *testing.T) {
 	refusals(t, basePolicy, []refusal{
 		{"as documented", none, nil},
 		{"nothing allowed", unset("spec.allow"), nil},

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Every sample is accepted as it stands, and is one of kustomization.yaml's resources.
-func TestSamples(t *testing.T) {
+// Every sample is accepted as it is, and is listed in kustomization.yaml.
+func TestSamplesAreAccepted(t *testing.T) {
 	dir := filepath.Join(root, "config/samples")
 	files, err := filepath.Glob(filepath.Join(dir, "v1alpha1_*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -45,7 +45,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// documents reads the objects of a file; those without a namespace go to default.
+// documents reads the objects of a file. An object without a namespace gets the namespace default.
 func documents(t *testing.T, file string) (objects []*unstructured.Unstructured) {
 	t.Helper()
 	content, err := os.ReadFile(file)

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// emptyStructs has every optional object as {}, and no field that could be left out.
+// emptyStructs has every optional object as {}, without optional fields.
 const emptyStructs = `
 apiVersion: external-backend.io/v1alpha1
 kind: ExternalBackend
@@ -29,7 +29,7 @@ spec:
   failover: {}
 `
 
-// writtenOut has every field with its default written out.
+// writtenOut has every field with its default value.
 const writtenOut = `
 apiVersion: external-backend.io/v1alpha1
 kind: ExternalBackend
@@ -54,7 +54,7 @@ spec:
   drainSeconds: 0
 `
 
-// manifests are objects that are stored as they were written.
+// manifests returns objects that are stored as they are written.
 func manifests(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	check := func(name, check string) string {
@@ -89,12 +89,12 @@ func manifests(t *testing.T) map[string][]*unstructured.Unstructured {
 	return out
 }
 
-// ours tells whether the object is of this project's API.
+// ours reports whether the object belongs to this project's API.
 func ours(u *unstructured.Unstructured) bool {
 	return strings.HasPrefix(u.GetAPIVersion(), "external-backend.io/")
 }
 
-// The API server adds nothing to a spec, and takes nothing away.
+// The API server adds nothing to a spec and removes nothing from it.
 func TestStoredAsWritten(t *testing.T) {
 	for name, objects := range manifests(t) {
 		for _, u := range objects {
@@ -113,7 +113,7 @@ func TestStoredAsWritten(t *testing.T) {
 	}
 }
 
-// specOf is the spec in a form that compares.
+// specOf returns the spec in a form that can be compared.
 func specOf(t *testing.T, u *unstructured.Unstructured) string {
 	t.Helper()
 	text, err := yaml.Marshal(u.Object["spec"])
@@ -123,9 +123,9 @@ func specOf(t *testing.T, u *unstructured.Unstructured) string {
 	return string(text)
 }
 
-// TestApplied: a manifest may be applied client-side, then server-side by another owner, and again.
-// Nothing changes after the first time, and kubectl sees no difference.
-func TestApplied(t *testing.T) {
+// A manifest can be applied client-side, server-side by another owner, and again. Only the first
+// time changes something, and kubectl diff shows no difference.
+func TestRepeatedApplyChangesNothing(t *testing.T) {
 	k := newKubectl(t)
 	for name, objects := range manifests(t) {
 		var all bytes.Buffer
@@ -154,7 +154,7 @@ func TestApplied(t *testing.T) {
 					first = is
 				}
 				if is != first {
-					t.Errorf("%v made generation %s of %s", apply, is, first)
+					t.Errorf("after %v, the generation is %s, want %s", apply, is, first)
 				}
 				k.run(t, manifest, "diff", "-f", "-")
 			}
@@ -186,7 +186,7 @@ func newKubectl(t *testing.T) kubectl {
 	return k
 }
 
-// run fails where kubectl does: with diff, where there is a difference.
+// run runs kubectl and fails the test if it fails. kubectl diff fails if there is a difference.
 func (k kubectl) run(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), k.binary, append([]string{"--kubeconfig=" + k.kubeconfig}, args...)...)
@@ -198,14 +198,14 @@ func (k kubectl) run(t *testing.T, stdin string, args ...string) string {
 	return string(out)
 }
 
-// Every rule holds for a field that is absent as for its default, written out.
+// A rule holds in the same way for an absent field and for a field with its default value.
 func TestRulesHoldForDefaultsToo(t *testing.T) {
 	nodePort := set("spec.ports.0.nodePort", "30080")
 	local := set("spec.service.internalTrafficPolicy", "Local")
 	tls := set("spec.healthCheck.tls", "{}")
 	for _, c := range []struct {
 		what       string
-		field      string // is absent, or has the default
+		field      string // absent, or with its default
 		value      string
 		mutate     mutation
 		wantErrors []string

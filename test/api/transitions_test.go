@@ -6,7 +6,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func TestTransitions(t *testing.T) {
+// An update may change everything but the Service that an ExternalBackend publishes.
+func TestOnlyAllowedChangesAreAccepted(t *testing.T) {
 	const (
 		switched = "can't change between service and serviceRef"
 		renamed  = "the effective Service name is immutable"
@@ -69,9 +70,9 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestAppliedAgain: under server-side apply a manifest may lose the last field of a check that it
-// still names, and any other object as a whole.
-func TestAppliedAgain(t *testing.T) {
+// Under server-side apply, a manifest may lose the last field of a check that it still has, and any
+// other object as a whole.
+func TestAppliedManifestMayLoseFields(t *testing.T) {
 	for _, tc := range []struct{ path, from, to string }{
 		{"spec.healthCheck.tcpSocket", "{port: 5432}", "{}"},
 		{"spec.healthCheck.httpGet", "{path: /healthz}", "{}"},

@@ -1,5 +1,5 @@
-// Package meter is what the benchmarks on a development cluster have in common: their frame, a
-// watch of what is published, and how figures are told.
+// Package meter is shared by the benchmarks on a development cluster. It has their main function, a
+// watch of published slices, and the format of figures.
 package meter
 
 import (
@@ -18,9 +18,9 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// Main is the whole of a benchmark's main: it builds what is missing, enters the namespaces, opens
-// a lab whose manager is compiled as `make build` does, and runs on it. The context ends with a
-// signal.
+// Main does all that the main function of a benchmark has to do: it builds missing binaries, enters
+// the namespaces, opens a lab with a manager compiled as by `make build`, and calls run. A signal
+// ends the context.
 func Main(options devcluster.Options, run func(context.Context, *lab.Lab) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -46,34 +46,34 @@ func onLab(ctx context.Context, options devcluster.Options, run func(context.Con
 	return errors.Join(run(ctx, l), l.Close())
 }
 
-// Prefix is for the addresses of targets (RFC 2544: for benchmarks).
+// Prefix has the addresses of targets. RFC 2544 reserves it for benchmarks.
 const Prefix = "198.18.0.0/15"
 
-// Address is the i-th of [Prefix], of 131,071.
+// Address returns address i of [Prefix], which has 131,071.
 func Address(i int) netip.Addr {
 	i++ // the first address of a prefix names its network
 	return netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
-// Spread is durations of one kind.
+// Spread is a set of durations.
 type Spread []time.Duration
 
-// At is the percentile, from 0 (the least) to 100 (the largest), of at least one duration.
+// At returns a percentile, from 0 (the minimum) to 100 (the maximum). Spread must not be empty.
 func (s Spread) At(percent int) time.Duration {
 	return slices.Sorted(slices.Values(s))[(len(s)-1)*percent/100]
 }
 
-// String tells median, 99th percentile and maximum.
+// String returns the median, the 99th percentile and the maximum.
 func (s Spread) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, max %s", Milliseconds(s.At(50)), Milliseconds(s.At(99)), Milliseconds(s.At(100)))
 }
 
-// Milliseconds tells a duration to a tenth of a millisecond.
+// Milliseconds returns a duration as text, to a tenth of a millisecond.
 func Milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }
 
-// LoadAverage is that of the last minute.
+// LoadAverage returns the load average of the last minute.
 func LoadAverage() (string, error) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -54,7 +54,7 @@ type bench struct {
 	authority *lab.Machine
 	dns       *devcluster.Nameserver
 	relay     *relay
-	ledger    *meter.Ledger
+	ledger    *meter.SliceWatch
 	manager   *lab.Manager
 
 	mu    sync.Mutex // held while the zone is written

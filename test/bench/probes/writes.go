@@ -147,7 +147,7 @@ func (r *report) writes(l *lab.Lab, t *targets, processes map[int]*exec.Cmd, fli
 }
 
 // publish creates all ExternalBackends and waits until every target serves.
-func publish(ctx context.Context, l *lab.Lab, ledger *meter.Ledger) error {
+func publish(ctx context.Context, l *lab.Lab, ledger *meter.SliceWatch) error {
 	for i, sort := range sorts {
 		check := sort.check
 		check.PeriodSeconds = int32(detectPeriod / time.Second)
@@ -195,7 +195,7 @@ func newBackend(name string, first, n int, port uint16, check v1alpha1.HealthChe
 func dieOnce(
 	ctx context.Context,
 	t *targets,
-	ledger *meter.Ledger,
+	ledger *meter.SliceWatch,
 	processes map[int]*exec.Cmd,
 	sort, round int,
 ) (meter.Spread, error) {

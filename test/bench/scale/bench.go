@@ -26,27 +26,27 @@ const (
 	backends   = 100  // of literal targets
 	perBackend = 1000 // targets each
 	all        = backends * perBackend
-	names      = 10 // of the ExternalBackend of many addresses
+	names      = 10 // of the ExternalBackend with many addresses
 	perName    = 1000
 	one        = names * perName
 
-	// Long periods keep the prober's share of the CPU small; how soon a failure is detected is not
-	// what is measured here.
+	// Long periods keep the prober's share of the CPU small. This benchmark does not measure how soon
+	// a failure is detected.
 	periodOfMany = 120
 	periodOfOne  = 60
 
 	flips    = 100
-	settle   = 25 * time.Second // more than twice the least time between two writes of a status
+	settle   = 25 * time.Second // more than twice the minimum time between two writes of a status
 	rest     = 2 * time.Minute
 	patience = 8 * time.Minute // bounds each wait
 )
 
-// bench is what the phases share.
+// bench is the state that all phases share.
 type bench struct {
 	lab     *lab.Lab
 	manager *lab.Manager
 	targets *targets
-	ledger  *meter.Ledger
+	ledger  *meter.SliceWatch
 	table   *tabwriter.Writer
 }
 
@@ -126,13 +126,13 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	for _, step := range steps {
 		if err := b.measure(ctx, step.name, step.do); err != nil {
-			return fmt.Errorf("%s: %w; the manager said:\n%s", step.name, err, b.manager.Tail())
+			return fmt.Errorf("%s: %w; the manager's log:\n%s", step.name, err, b.manager.Tail())
 		}
 	}
 	return b.table.Flush()
 }
 
-// measure runs a phase and prints its line. do returns what it took, in words.
+// measure runs a phase and prints its line. do returns the time that it took, as text.
 func (b *bench) measure(ctx context.Context, name string, do func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -166,12 +166,12 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 	cpu := after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
 	line := fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%.2f s\t%.0f MiB\t%s", name, took, sliceWrites, created, others, cpu,
 		after["process_resident_memory_bytes"]/(1<<20), load)
-	fmt.Fprintln(os.Stderr, strings.ReplaceAll(line, "\t", " | ")) // the table comes at the end
+	fmt.Fprintln(os.Stderr, strings.ReplaceAll(line, "\t", " | ")) // the table is printed at the end
 	fmt.Fprintln(b.table, line)
 	return nil
 }
 
-// tally counts writes of slices, refused ones too, and tells the others by resource.
+// tally counts writes of slices, including refused ones, and returns the other writes by resource.
 func tally(writes []lab.Write) (sliceWrites int, others string) {
 	counts := map[string]int{}
 	var resources []string
@@ -201,7 +201,7 @@ func newBackend(name string) *v1alpha1.ExternalBackend {
 	return b
 }
 
-// check says by one answer whether a target is well.
+// check returns a health check that needs one answer for a verdict.
 func check(periodSeconds int32) *v1alpha1.HealthCheck {
 	return &v1alpha1.HealthCheck{
 		TCPSocket:        &v1alpha1.TCPSocket{Expect: "ok"},
@@ -228,7 +228,7 @@ func (b *bench) publishMany(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%.1f s (%.1f s to create them)", end.Sub(start).Seconds(), created.Seconds()), err
 }
 
-// addChecks gives each of them a check, and waits until there were as many good probes as there are
+// addChecks adds a check to each of them, and waits for as many successful probes as there are
 // endpoints.
 func (b *bench) addChecks(ctx context.Context) (string, error) {
 	start := time.Now()
@@ -245,7 +245,7 @@ func (b *bench) addChecks(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%.1f s (%.1f s to patch them)", time.Since(start).Seconds(), patched.Seconds()), err
 }
 
-// awaitProbes waits until so many probes were good.
+// awaitProbes waits until n probes were successful.
 func (b *bench) awaitProbes(ctx context.Context, n float64) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -271,8 +271,8 @@ func (b *bench) awaitProbes(ctx context.Context, n float64) error {
 	}
 }
 
-// publishOne creates the ExternalBackend of many addresses; its endpoints are published as not
-// ready until their first verdict.
+// publishOne creates the ExternalBackend with many addresses. Its endpoints are not ready until
+// their first verdict.
 func (b *bench) publishOne(ctx context.Context) (string, error) {
 	backend := newBackend("one")
 	backend.Spec.DNS = &v1alpha1.DNS{Nameservers: []string{b.targets.machine.At4(53).String()}}
@@ -293,7 +293,7 @@ func (b *bench) publishOne(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%.1f s; all serving %.1f s", published.Sub(start).Seconds(), ready.Sub(start).Seconds()), err
 }
 
-// sleeping is a phase in which nothing happens.
+// sleeping is a phase without changes.
 func (b *bench) sleeping(d time.Duration) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		select {
@@ -312,7 +312,7 @@ var (
 	ofMany = func(a netip.Addr) bool { return a.Compare(firstOfOne) < 0 }
 )
 
-// flipping measures flips of wanted targets.
+// flipping is a phase that measures flips of wanted targets.
 func (b *bench) flipping(wanted func(netip.Addr) bool) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		took, err := b.targets.Flip(ctx, b.ledger, flips, wanted)

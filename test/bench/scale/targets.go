@@ -14,14 +14,15 @@ const (
 	zone = "scale.example"
 )
 
-// targets is a machine that answers on every address of [meter.Prefix].
+// targets is a machine that answers at every address of [meter.Prefix].
 type targets struct {
 	*meter.Flippers
 	machine *lab.Machine
 	dns     *devcluster.Nameserver
 }
 
-// records are names n0, n1.. of the zone with perName addresses each, those from first on.
+// records returns the zone's names n0, n1 and so on, with perName addresses each, from address
+// first on.
 func records(names, perName, first int) string {
 	var text strings.Builder
 	for i := range names * perName {

@@ -15,53 +15,53 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// Ledger is what a watch has seen of the operator's slices.
-type Ledger struct {
+// SliceWatch watches the operator's slices and counts what it sees.
+type SliceWatch struct {
 	watch watch.Interface
 	done  sync.WaitGroup
 
 	mu        sync.Mutex
-	slices    map[client.ObjectKey]map[netip.Addr]bool // serving
+	slices    map[client.ObjectKey]map[netip.Addr]bool // whether each endpoint is serving
 	endpoints int
 	serving   int
 	writes    map[watch.EventType]int
-	flips     map[netip.Addr]time.Time // when an endpoint's serving was last seen to change
-	came      map[netip.Addr]time.Time // when an address was last seen to be new in its slice
-	news      chan struct{}            // closed and made anew with each event
+	flips     map[netip.Addr]time.Time // when the watch last saw a change of serving
+	came      map[netip.Addr]time.Time // when the watch last saw an address appear in a slice
+	changed   chan struct{}            // closed and replaced with each event
 	err       error
 }
 
-// WatchSlices begins a ledger. Close it in the end.
-func WatchSlices(ctx context.Context, c client.WithWatch) (*Ledger, error) {
+// WatchSlices starts a watch. The caller closes it.
+func WatchSlices(ctx context.Context, c client.WithWatch) (*SliceWatch, error) {
 	w, err := c.Watch(ctx, &discoveryv1.EndpointSliceList{},
 		client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.ManagedBy})
 	if err != nil {
 		return nil, err
 	}
-	l := &Ledger{watch: w, slices: map[client.ObjectKey]map[netip.Addr]bool{}, writes: map[watch.EventType]int{},
-		flips: map[netip.Addr]time.Time{}, came: map[netip.Addr]time.Time{}, news: make(chan struct{})}
+	l := &SliceWatch{watch: w, slices: map[client.ObjectKey]map[netip.Addr]bool{}, writes: map[watch.EventType]int{},
+		flips: map[netip.Addr]time.Time{}, came: map[netip.Addr]time.Time{}, changed: make(chan struct{})}
 	l.done.Go(l.read)
 	return l, nil
 }
 
 // Close ends the watch.
-func (l *Ledger) Close() {
+func (l *SliceWatch) Close() {
 	l.watch.Stop()
 	l.done.Wait()
 }
 
-func (l *Ledger) read() {
+func (l *SliceWatch) read() {
 	for event := range l.watch.ResultChan() {
 		l.note(event, time.Now())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = fmt.Errorf("the watch of slices has ended")
-	close(l.news)
-	l.news = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
-func (l *Ledger) note(event watch.Event, at time.Time) {
+func (l *SliceWatch) note(event watch.Event, at time.Time) {
 	slice, ok := event.Object.(*discoveryv1.EndpointSlice)
 	if !ok {
 		return
@@ -88,8 +88,8 @@ func (l *Ledger) note(event watch.Event, at time.Time) {
 		}
 	}
 	l.slices[key] = after
-	close(l.news)
-	l.news = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
 func trues(m map[netip.Addr]bool) (n int) {
@@ -101,9 +101,9 @@ func trues(m map[netip.Addr]bool) (n int) {
 	return n
 }
 
-// Await waits until the slices hold so many endpoints, of which so many serve, and says when that
-// was seen.
-func (l *Ledger) Await(ctx context.Context, endpoints, serving int) (time.Time, error) {
+// Await waits until the slices have this many endpoints, of which at least so many serve, and
+// returns when it saw that.
+func (l *SliceWatch) Await(ctx context.Context, endpoints, serving int) (time.Time, error) {
 	var at time.Time
 	err := l.until(ctx, func() bool { at = time.Now(); return l.endpoints == endpoints && l.serving >= serving })
 	if err != nil {
@@ -113,22 +113,23 @@ func (l *Ledger) Await(ctx context.Context, endpoints, serving int) (time.Time, 
 	return at, err
 }
 
-// AwaitFlip waits until an endpoint's serving has changed after since, and says when that was seen.
-func (l *Ledger) AwaitFlip(ctx context.Context, target netip.Addr, since time.Time) (at time.Time, err error) {
+// AwaitFlip waits until an endpoint's serving has changed after since, and returns when it saw
+// that.
+func (l *SliceWatch) AwaitFlip(ctx context.Context, target netip.Addr, since time.Time) (at time.Time, err error) {
 	err = l.until(ctx, func() bool { at = l.flips[target]; return at.After(since) })
 	return at, err
 }
 
-// AwaitAddress waits until an address is published, and says when that was seen.
-func (l *Ledger) AwaitAddress(ctx context.Context, addr netip.Addr) (at time.Time, err error) {
+// AwaitAddress waits until an address is published, and returns when it saw that.
+func (l *SliceWatch) AwaitAddress(ctx context.Context, addr netip.Addr) (at time.Time, err error) {
 	err = l.until(ctx, func() (is bool) { at, is = l.came[addr]; return is })
 	return at, err
 }
 
-func (l *Ledger) until(ctx context.Context, content func() bool) error {
+func (l *SliceWatch) until(ctx context.Context, condition func() bool) error {
 	for {
 		l.mu.Lock()
-		is, news, err := content(), l.news, l.err
+		is, changed, err := condition(), l.changed, l.err
 		l.mu.Unlock()
 		switch {
 		case is:
@@ -137,22 +138,22 @@ func (l *Ledger) until(ctx context.Context, content func() bool) error {
 			return err
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// size is how many endpoints are published and serve.
-func (l *Ledger) size() (endpoints, serving int) {
+// size returns how many endpoints are published, and how many serve.
+func (l *SliceWatch) size() (endpoints, serving int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.endpoints, l.serving
 }
 
-// Count is how many events of each type were seen.
-func (l *Ledger) Count() map[watch.EventType]int {
+// Count returns how many events of each type the watch has seen.
+func (l *SliceWatch) Count() map[watch.EventType]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.writes)

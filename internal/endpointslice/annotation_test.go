@@ -16,7 +16,7 @@ import (
 
 var equalAddrs = cmpopts.EquateComparable(netip.Addr{})
 
-// attributed is three endpoints of two targets in one slice.
+// attributed returns a slice with three endpoints of two targets.
 func attributed(t *testing.T) *discoveryv1.EndpointSlice {
 	t.Helper()
 	desired := append(pool("a", "", 0, 2), pool("b", "", 5, 1)...)
@@ -35,9 +35,9 @@ func attributed(t *testing.T) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// TestPublishedTargets: an endpoint is of a target only where the annotation was written for just
-// this endpoint.
-func TestPublishedTargets(t *testing.T) {
+// TestEndpointHasOnlyTheTargetWrittenForIt edits slices: an endpoint only has a target if the
+// annotation was written for exactly this endpoint.
+func TestEndpointHasOnlyTheTargetWrittenForIt(t *testing.T) {
 	tests := []struct {
 		name string
 		edit func(s *discoveryv1.EndpointSlice)
@@ -80,7 +80,7 @@ func TestPublishedTargets(t *testing.T) {
 			for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
 				if e.Target == "" && (e.Rank != 0 || e.Tier != 0 || !e.DrainUntil.IsZero() || e.Healthy != e.Serving) ||
 					e.Unread != (e.Target == "") {
-					t.Errorf("of no target, yet %+v", e)
+					t.Errorf("an endpoint without a target has attributes: %+v", e)
 				}
 				if e.Target == "" {
 					e.Target = "."
@@ -94,13 +94,14 @@ func TestPublishedTargets(t *testing.T) {
 	}
 }
 
+// setAnnotation returns an edit that sets the annotation.
 func setAnnotation(text string) func(*discoveryv1.EndpointSlice) {
 	return func(s *discoveryv1.EndpointSlice) { s.Annotations[annotationEndpoints] = text }
 }
 
-// TestPublishedForeign reads slices that others wrote: fields may be missing, endpoints may be
-// doubled.
-func TestPublishedForeign(t *testing.T) {
+// TestIncompleteSlicesAreRead reads slices that others wrote: fields may be missing, endpoints may
+// be there twice.
+func TestIncompleteSlicesAreRead(t *testing.T) {
 	foreign := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "a"},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -118,17 +119,19 @@ func TestPublishedForeign(t *testing.T) {
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"db.example.com"}}},
 	}
 	ports := []Port{{Port: 80, Protocol: corev1.ProtocolTCP}}
+	ready := Conditions{Ready: true, Serving: true, Healthy: true, Unread: true}
 	want := []Endpoint{
-		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Conditions: Conditions{Ready: true, Serving: true, Healthy: true, Unread: true}},
+		{Addr: netip.MustParseAddr("10.0.0.1"), Ports: ports, Conditions: ready},
 		{Addr: netip.MustParseAddr("10.0.0.3"), Ports: ports, Conditions: Conditions{Unread: true}},
 	}
-	if diff := gocmp.Diff(want, Published([]*discoveryv1.EndpointSlice{names, foreign}).Endpoints(), equalAddrs); diff != "" {
+	got := Published([]*discoveryv1.EndpointSlice{names, foreign}).Endpoints()
+	if diff := gocmp.Diff(want, got, equalAddrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestPublishedTwice: of an endpoint in two slices the copy with a target tells more.
-func TestPublishedTwice(t *testing.T) {
+// TestDoubledEndpointKeepsItsTarget: of an endpoint in two slices the one with a target is read.
+func TestDoubledEndpointKeepsItsTarget(t *testing.T) {
 	ours := attributed(t)
 	copied := ours.DeepCopy()
 	copied.Name = "a"
@@ -140,8 +143,8 @@ func TestPublishedTwice(t *testing.T) {
 	}
 }
 
-// TestAnnotationSize: an annotation may have 256 KiB, all of an object together.
-func TestAnnotationSize(t *testing.T) {
+// TestAnnotationFitsIntoAnObject: all annotations of an object may have 256 KiB together.
+func TestAnnotationFitsIntoAnObject(t *testing.T) {
 	var r annotationEncoder
 	for i := range maxPerSlice {
 		e := Endpoint{
@@ -155,6 +158,7 @@ func TestAnnotationSize(t *testing.T) {
 	}
 }
 
+// FuzzPublished reads arbitrary annotations and addresses, and checks that a plan repairs them.
 func FuzzPublished(f *testing.F) {
 	f.Add("v1:a^1+*2~7b93,b^5/3!@1763683200~1c36", "10.0.0.1")
 	f.Add("*~,/@", "::1%1")

@@ -32,6 +32,7 @@ func BenchmarkSlices(b *testing.B) {
 	}
 }
 
+// BenchmarkPublished creates the index of published endpoints, which is read on first use.
 func BenchmarkPublished(b *testing.B) {
 	existing := changesOf(testTemplate(100), pool("a", "z1", 0, 10_000), nil).Create
 	b.ReportAllocs()

@@ -14,9 +14,9 @@
 //  1. matches the published endpoints with the wanted ones. The k slices in which an endpoint is
 //     removed or changed have to be written, whatever the layout;
 //  2. adds the A new endpoints. F is the number of free places in the k slices, so
-//     ceil(max(0, A-F)/B) further slices are needed. New endpoints go into emptied slices, then into
-//     those of the k that hold endpoints of the same target or zone, then into the others of the k
-//     until the rest fits into the further slices;
+//     ceil(max(0, A-F)/B) further slices are needed. New endpoints go into emptied slices, then
+//     into those of the k that hold endpoints of the same target or zone, then into the others of
+//     the k until the rest fits into the further slices;
 //  3. cuts the rest, ordered by failure domain, into exactly that many pieces. A piece goes into an
 //     untouched slice that has places for all of it, or becomes a new slice;
 //  4. compacts: all endpoints of a half-empty slice that has to be written move into another slice

@@ -12,18 +12,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// step is the writes of one step, as the golden files tell them.
+// step is the writes of one step, as the golden files have them.
 type step struct {
 	Create []*discoveryv1.EndpointSlice `json:"create,omitempty"`
 	Update []*discoveryv1.EndpointSlice `json:"update,omitempty"`
 	Delete []string                     `json:"delete,omitempty"`
 }
 
-// TestSlicesGolden shows whole plans: testdata/NAME.in.yaml tells what is wanted step by
+// TestPlansMatchGoldenFiles shows whole plans: testdata/NAME.in.yaml tells what is wanted step by
 // step, NAME.out.yaml the writes of every step.
-func TestSlicesGolden(t *testing.T) {
+func TestPlansMatchGoldenFiles(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/*.in.yaml")
 	if err != nil || len(inputs) == 0 {
 		t.Fatalf("no golden files: %v", err)
@@ -72,7 +72,7 @@ func TestSlicesGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("%s (-want +got), -update writes it anew:\n%s", golden, diff)
+				t.Errorf("%s (-want +got), -update rewrites it:\n%s", golden, diff)
 			}
 		})
 	}

@@ -7,11 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The spec is stored as it was written: the schema adds no default to it. The functions of this
-// file say what holds where a field is absent. They are the only place that does, and each of them
-// takes a nil receiver for an object that is absent as a whole.
+// The spec is stored as it was written: the schema adds no default to it. The methods of this file
+// alone return the values that apply, and a nil receiver stands for an object that is absent.
 
-// EffectiveServiceName is the name of the Service that b's endpoints stand behind.
+// EffectiveServiceName returns the name of the Service that b publishes endpoints for.
 func (b *ExternalBackend) EffectiveServiceName() string {
 	switch {
 	case b.Spec.ServiceRef != nil:
@@ -22,15 +21,15 @@ func (b *ExternalBackend) EffectiveServiceName() string {
 	return b.Name
 }
 
-// EffectiveDrain is drainSeconds.
+// EffectiveDrain returns drainSeconds or its default.
 func (s *ExternalBackendSpec) EffectiveDrain() time.Duration { return seconds(s.DrainSeconds, 0) }
 
-// EffectiveDeletionPolicy is deletionPolicy.
+// EffectiveDeletionPolicy returns deletionPolicy or its default.
 func (s *ExternalBackendSpec) EffectiveDeletionPolicy() DeletionPolicy {
 	return cmp.Or(s.DeletionPolicy, DeletionPolicyDelete)
 }
 
-// EffectiveType is type.
+// EffectiveType returns type or its default.
 func (s *Service) EffectiveType() ServiceType {
 	if s == nil {
 		return ServiceTypeClusterIP
@@ -38,7 +37,7 @@ func (s *Service) EffectiveType() ServiceType {
 	return cmp.Or(s.Type, ServiceTypeClusterIP)
 }
 
-// EffectiveAdoptionPolicy is adoptionPolicy.
+// EffectiveAdoptionPolicy returns adoptionPolicy or its default.
 func (s *Service) EffectiveAdoptionPolicy() AdoptionPolicy {
 	if s == nil {
 		return AdoptionPolicyNever
@@ -46,7 +45,7 @@ func (s *Service) EffectiveAdoptionPolicy() AdoptionPolicy {
 	return cmp.Or(s.AdoptionPolicy, AdoptionPolicyNever)
 }
 
-// EffectiveSessionAffinity is sessionAffinity.
+// EffectiveSessionAffinity returns sessionAffinity or its default.
 func (s *Service) EffectiveSessionAffinity() corev1.ServiceAffinity {
 	if s == nil {
 		return corev1.ServiceAffinityNone
@@ -54,8 +53,8 @@ func (s *Service) EffectiveSessionAffinity() corev1.ServiceAffinity {
 	return cmp.Or(s.SessionAffinity, corev1.ServiceAffinityNone)
 }
 
-// EffectiveSessionAffinityTimeoutSeconds is sessionAffinityTimeoutSeconds, where sessionAffinity is
-// ClientIP.
+// EffectiveSessionAffinityTimeoutSeconds returns sessionAffinityTimeoutSeconds or its default. It
+// applies where sessionAffinity is ClientIP.
 func (s *Service) EffectiveSessionAffinityTimeoutSeconds() int32 {
 	if s == nil {
 		return corev1.DefaultClientIPServiceAffinitySeconds
@@ -63,7 +62,7 @@ func (s *Service) EffectiveSessionAffinityTimeoutSeconds() int32 {
 	return valueOr(s.SessionAffinityTimeoutSeconds, corev1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// EffectiveInternalTrafficPolicy is internalTrafficPolicy.
+// EffectiveInternalTrafficPolicy returns internalTrafficPolicy or its default.
 func (s *Service) EffectiveInternalTrafficPolicy() corev1.ServiceInternalTrafficPolicy {
 	if s == nil {
 		return corev1.ServiceInternalTrafficPolicyCluster
@@ -71,7 +70,8 @@ func (s *Service) EffectiveInternalTrafficPolicy() corev1.ServiceInternalTraffic
 	return valueOr(s.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 }
 
-// EffectiveExternalTrafficPolicy is externalTrafficPolicy, where the type has one.
+// EffectiveExternalTrafficPolicy returns externalTrafficPolicy or its default. It applies to types
+// that have one.
 func (s *Service) EffectiveExternalTrafficPolicy() corev1.ServiceExternalTrafficPolicy {
 	if s == nil {
 		return corev1.ServiceExternalTrafficPolicyCluster
@@ -79,19 +79,19 @@ func (s *Service) EffectiveExternalTrafficPolicy() corev1.ServiceExternalTraffic
 	return cmp.Or(s.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
 }
 
-// EffectiveTargetPort is targetPort.
+// EffectiveTargetPort returns targetPort or its default.
 func (p *Port) EffectiveTargetPort() int32 { return cmp.Or(p.TargetPort, p.Port) }
 
-// EffectiveProtocol is protocol.
+// EffectiveProtocol returns protocol or its default.
 func (p *Port) EffectiveProtocol() corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
 
-// EffectiveTier is tier.
+// EffectiveTier returns tier or its default.
 func (t *Target) EffectiveTier() int32 { return valueOr(t.Tier, 0) }
 
-// EffectiveAdminState is adminState.
+// EffectiveAdminState returns adminState or its default.
 func (t *Target) EffectiveAdminState() AdminState { return cmp.Or(t.AdminState, AdminStateActive) }
 
-// EffectiveResolution is resolution.
+// EffectiveResolution returns resolution or its default.
 func (d *DNS) EffectiveResolution() DNSResolution {
 	if d == nil {
 		return DNSResolutionResolve
@@ -99,7 +99,7 @@ func (d *DNS) EffectiveResolution() DNSResolution {
 	return cmp.Or(d.Resolution, DNSResolutionResolve)
 }
 
-// EffectiveTransport is transport.
+// EffectiveTransport returns transport or its default.
 func (d *DNS) EffectiveTransport() DNSTransport {
 	if d == nil {
 		return DNSTransportUDP
@@ -107,7 +107,7 @@ func (d *DNS) EffectiveTransport() DNSTransport {
 	return cmp.Or(d.Transport, DNSTransportUDP)
 }
 
-// DefaultPort is the port of a nameserver that is named without one.
+// DefaultPort returns the port of a nameserver that is written without one.
 func (t DNSTransport) DefaultPort() uint16 {
 	if t == DNSTransportTLS {
 		return 853
@@ -115,7 +115,7 @@ func (t DNSTransport) DefaultPort() uint16 {
 	return 53
 }
 
-// EffectiveMaxTTL is maxTTLSeconds.
+// EffectiveMaxTTL returns maxTTLSeconds or its default.
 func (d *DNS) EffectiveMaxTTL() time.Duration {
 	if d == nil {
 		d = &DNS{}
@@ -123,7 +123,7 @@ func (d *DNS) EffectiveMaxTTL() time.Duration {
 	return time.Duration(cmp.Or(d.MaxTTLSeconds, 3600)) * time.Second
 }
 
-// EffectiveMinTTL is minTTLSeconds, or maxTTLSeconds where that is less.
+// EffectiveMinTTL returns minTTLSeconds or its default, or maxTTLSeconds where that is less.
 func (d *DNS) EffectiveMinTTL() time.Duration {
 	if d == nil {
 		d = &DNS{}
@@ -131,7 +131,7 @@ func (d *DNS) EffectiveMinTTL() time.Duration {
 	return min(time.Duration(cmp.Or(d.MinTTLSeconds, 5))*time.Second, d.EffectiveMaxTTL())
 }
 
-// EffectiveStale is staleSeconds.
+// EffectiveStale returns staleSeconds or its default.
 func (d *DNS) EffectiveStale() time.Duration {
 	if d == nil {
 		d = &DNS{}
@@ -139,7 +139,7 @@ func (d *DNS) EffectiveStale() time.Duration {
 	return seconds(d.StaleSeconds, 86400)
 }
 
-// EffectiveRemovalDelay is removalDelaySeconds.
+// EffectiveRemovalDelay returns removalDelaySeconds or its default.
 func (d *DNS) EffectiveRemovalDelay() time.Duration {
 	if d == nil {
 		d = &DNS{}
@@ -147,41 +147,41 @@ func (d *DNS) EffectiveRemovalDelay() time.Duration {
 	return seconds(d.RemovalDelaySeconds, 0)
 }
 
-// EffectiveKind is kind.
+// EffectiveKind returns kind or its default.
 func (r *CACertificateReference) EffectiveKind() CACertificateKind {
 	return cmp.Or(r.Kind, CACertificateKindConfigMap)
 }
 
-// EffectiveKey is key.
+// EffectiveKey returns key or its default.
 func (r *CACertificateReference) EffectiveKey() string { return cmp.Or(r.Key, "ca.crt") }
 
-// EffectiveMode is mode.
+// EffectiveMode returns mode or its default.
 func (h *HealthCheck) EffectiveMode() HealthCheckMode {
 	return cmp.Or(h.Mode, HealthCheckModeEnforce)
 }
 
-// EffectivePeriod is periodSeconds.
+// EffectivePeriod returns periodSeconds or its default.
 func (h *HealthCheck) EffectivePeriod() time.Duration {
 	return time.Duration(cmp.Or(h.PeriodSeconds, 10)) * time.Second
 }
 
-// EffectiveTimeout is timeoutSeconds.
+// EffectiveTimeout returns timeoutSeconds or its default.
 func (h *HealthCheck) EffectiveTimeout() time.Duration {
 	return time.Duration(cmp.Or(h.TimeoutSeconds, 3)) * time.Second
 }
 
-// EffectiveConfirmPeriod is confirmPeriodMilliseconds.
+// EffectiveConfirmPeriod returns confirmPeriodMilliseconds or its default.
 func (h *HealthCheck) EffectiveConfirmPeriod() time.Duration {
 	return time.Duration(cmp.Or(h.ConfirmPeriodMilliseconds, 1000)) * time.Millisecond
 }
 
-// EffectiveSuccessThreshold is successThreshold.
+// EffectiveSuccessThreshold returns successThreshold or its default.
 func (h *HealthCheck) EffectiveSuccessThreshold() int32 { return cmp.Or(h.SuccessThreshold, 1) }
 
-// EffectiveFailureThreshold is failureThreshold.
+// EffectiveFailureThreshold returns failureThreshold or its default.
 func (h *HealthCheck) EffectiveFailureThreshold() int32 { return cmp.Or(h.FailureThreshold, 3) }
 
-// EffectiveInitialState is initialState.
+// EffectiveInitialState returns initialState or its default.
 func (h *HealthCheck) EffectiveInitialState() InitialState {
 	return cmp.Or(h.InitialState, InitialStateNotReady)
 }
@@ -199,15 +199,15 @@ func (h *HealthCheck) SpeaksTLS() bool {
 	return false
 }
 
-// EffectivePath is path.
+// EffectivePath returns path or its default.
 func (g *HTTPGet) EffectivePath() string { return cmp.Or(g.Path, "/") }
 
-// EffectiveScheme is scheme.
+// EffectiveScheme returns scheme or its default.
 func (g *HTTPGet) EffectiveScheme() corev1.URIScheme {
 	return cmp.Or(g.Scheme, corev1.URISchemeHTTP)
 }
 
-// EffectiveExpectedStatuses is expectedStatuses.
+// EffectiveExpectedStatuses returns expectedStatuses or its default.
 func (g *HTTPGet) EffectiveExpectedStatuses() []string {
 	if len(g.ExpectedStatuses) == 0 {
 		return []string{"200-399"}
@@ -215,13 +215,13 @@ func (g *HTTPGet) EffectiveExpectedStatuses() []string {
 	return g.ExpectedStatuses
 }
 
-// EffectiveTransport is transport.
+// EffectiveTransport returns transport or its default.
 func (s *TCPSocket) EffectiveTransport() Transport { return cmp.Or(s.Transport, TransportPlaintext) }
 
-// EffectiveTransport is transport.
+// EffectiveTransport returns transport or its default.
 func (g *GRPC) EffectiveTransport() Transport { return cmp.Or(g.Transport, TransportPlaintext) }
 
-// EffectiveVerification is verification.
+// EffectiveVerification returns verification or its default.
 func (t *TLS) EffectiveVerification() TLSVerification {
 	if t == nil {
 		return TLSVerificationFull
@@ -229,7 +229,7 @@ func (t *TLS) EffectiveVerification() TLSVerification {
 	return cmp.Or(t.Verification, TLSVerificationFull)
 }
 
-// EffectiveMinHealthyPercent is minHealthyPercent.
+// EffectiveMinHealthyPercent returns minHealthyPercent or its default.
 func (f *Failover) EffectiveMinHealthyPercent() int32 {
 	if f == nil {
 		return 1
@@ -237,7 +237,7 @@ func (f *Failover) EffectiveMinHealthyPercent() int32 {
 	return cmp.Or(f.MinHealthyPercent, 1)
 }
 
-// EffectiveWhenNoTierQualifies is whenNoTierQualifies.
+// EffectiveWhenNoTierQualifies returns whenNoTierQualifies or its default.
 func (f *Failover) EffectiveWhenNoTierQualifies() NoTierPolicy {
 	if f == nil {
 		return NoTierHealthyEndpoints
@@ -245,7 +245,7 @@ func (f *Failover) EffectiveWhenNoTierQualifies() NoTierPolicy {
 	return cmp.Or(f.WhenNoTierQualifies, NoTierHealthyEndpoints)
 }
 
-// EffectiveFailbackDelay is failbackDelaySeconds.
+// EffectiveFailbackDelay returns failbackDelaySeconds or its default.
 func (f *Failover) EffectiveFailbackDelay() time.Duration {
 	if f == nil {
 		f = &Failover{}
@@ -253,7 +253,7 @@ func (f *Failover) EffectiveFailbackDelay() time.Duration {
 	return seconds(f.FailbackDelaySeconds, 60)
 }
 
-// EffectiveFailback is failback.
+// EffectiveFailback returns failback or its default.
 func (f *Failover) EffectiveFailback() FailbackMode {
 	if f == nil {
 		return FailbackAutomatic
@@ -261,17 +261,17 @@ func (f *Failover) EffectiveFailback() FailbackMode {
 	return cmp.Or(f.Failback, FailbackAutomatic)
 }
 
-// EffectiveMode is mode.
+// EffectiveMode returns mode or its default.
 func (s *ExternalBackendPolicySpec) EffectiveMode() PolicyMode {
 	return cmp.Or(s.Mode, PolicyModeEnforce)
 }
 
-// EffectiveProtocol is protocol.
+// EffectiveProtocol returns protocol or its default.
 func (p *PolicyPort) EffectiveProtocol() corev1.Protocol {
 	return cmp.Or(p.Protocol, corev1.ProtocolTCP)
 }
 
-// EffectiveEndPort is endPort.
+// EffectiveEndPort returns endPort or its default.
 func (p *PolicyPort) EffectiveEndPort() int32 { return cmp.Or(p.EndPort, p.Port) }
 
 func valueOr[T any](value *T, absent T) T {

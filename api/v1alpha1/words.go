@@ -11,46 +11,45 @@ const (
 	LabelName = "external-backend.io/name"
 )
 
-// Bounds that whoever writes status must keep; the schema refuses more.
+// Bounds of status. The schema refuses more.
 const (
-	// MaxStatusTargets is the most entries status.targets may have.
+	// MaxStatusTargets is the most entries that status.targets may have.
 	MaxStatusTargets = 64
-	// MaxTargetMessage is the most characters the message of one of these may have.
+	// MaxTargetMessage is the most characters that the message of one of these may have.
 	MaxTargetMessage = 256
-	// MaxStatusAddresses is the most addresses one entry of status.targets may have.
+	// MaxStatusAddresses is the most addresses that one entry of status.targets may have.
 	MaxStatusAddresses = 8
 )
 
-// ReasonPending is the reason of every condition whose status is Unknown: what
-// it needs has not been seen yet.
+// ReasonPending is the reason of every condition whose status is Unknown because something that it
+// depends on is not known yet.
 const ReasonPending = "Pending"
 
 // Condition Accepted: the spec can be acted on.
 const (
 	// ConditionAccepted is True when the spec can be acted on.
 	ConditionAccepted = "Accepted"
-	// ReasonAccepted: the spec can be acted on.
+	// ReasonAccepted means that the spec can be acted on.
 	ReasonAccepted = "Accepted"
-	// ReasonInvalidSpec: the spec breaks a rule that the schema could not check.
+	// ReasonInvalidSpec means that the spec breaks a rule that the schema could not check.
 	// What was published before stays as it was.
 	ReasonInvalidSpec = "InvalidSpec"
 )
 
-// Condition ResolvedRefs: every Secret and ConfigMap that the spec names can be used.
-// Where it is False the probes or queries that need one don't run, and endpoints keep
-// the conditions that they have.
+// Condition ResolvedRefs: every Secret and ConfigMap that the spec names can be used. While it is
+// False, the probes or queries that need one don't run, and endpoints keep their conditions.
 const (
 	// ConditionResolvedRefs is True when every Secret and ConfigMap that the spec
 	// names can be used, and where it names none.
 	ConditionResolvedRefs = "ResolvedRefs"
-	// ReasonResolvedRefs: all of them can be used.
+	// ReasonResolvedRefs means that all of them can be used.
 	ReasonResolvedRefs = "ResolvedRefs"
-	// ReasonRefNotFound: a Secret or ConfigMap does not exist.
+	// ReasonRefNotFound means that a Secret or ConfigMap does not exist.
 	ReasonRefNotFound = "RefNotFound"
-	// ReasonRefNotPermitted: the manager may not read a Secret or ConfigMap.
+	// ReasonRefNotPermitted means that the manager may not read a Secret or ConfigMap.
 	ReasonRefNotPermitted = "RefNotPermitted"
-	// ReasonInvalidRef: a Secret or ConfigMap lacks the key, is of another type, or
-	// holds no good PEM.
+	// ReasonInvalidRef means that a Secret or ConfigMap lacks the key, is of another type, or
+	// holds no valid PEM.
 	ReasonInvalidRef = "InvalidRef"
 )
 
@@ -58,28 +57,28 @@ const (
 const (
 	// ConditionPermitted is True when no target or nameserver is refused by policy.
 	ConditionPermitted = "Permitted"
-	// ReasonPermitted: nothing is refused.
+	// ReasonPermitted means that nothing is refused.
 	ReasonPermitted = "Permitted"
-	// ReasonTargetDenied: at least one target or nameserver is refused. Also the
+	// ReasonTargetDenied means that at least one target or nameserver is refused. It is also the
 	// reason of such a target.
 	ReasonTargetDenied = "TargetDenied"
-	// ReasonWouldDeny: nothing is refused, but a policy in mode Audit would. The
-	// condition is True.
+	// ReasonWouldDeny means that nothing is refused, but a policy in mode Audit would refuse
+	// something. The condition is True.
 	ReasonWouldDeny = "WouldDeny"
 )
 
-// Condition Resolved: every name has a current answer.
+// Condition NamesResolved: every name has a current answer.
 const (
 	// ConditionNamesResolved is True when every name has a current answer, and where
 	// there are no names.
 	ConditionNamesResolved = "NamesResolved"
-	// ReasonNamesResolved: every name has a current answer.
+	// ReasonNamesResolved means that every name has a current answer.
 	ReasonNamesResolved = "NamesResolved"
-	// ReasonResolutionFailed: a name was never resolved, or its last good answer
-	// may not serve any longer. Also the reason of such a target.
+	// ReasonResolutionFailed means that a name was never resolved, or its last good answer
+	// may not serve any longer. It is also the reason of such a target.
 	ReasonResolutionFailed = "ResolutionFailed"
-	// ReasonServingStale: a name's resolution fails and its last good answer
-	// serves (RFC 8767). Also the reason of such a target.
+	// ReasonServingStale means that a name's resolution fails and its last good answer
+	// serves (RFC 8767). It is also the reason of such a target.
 	ReasonServingStale = "ServingStale"
 )
 
@@ -87,17 +86,17 @@ const (
 const (
 	// ConditionProgrammed is True when Service and EndpointSlices are as planned.
 	ConditionProgrammed = "Programmed"
-	// ReasonProgrammed: Service and EndpointSlices are as planned.
+	// ReasonProgrammed means that Service and EndpointSlices are as planned.
 	ReasonProgrammed = "Programmed"
-	// ReasonServiceConflict: a Service, Endpoints or EndpointSlices of that name
+	// ReasonServiceConflict means that a Service, Endpoints or EndpointSlices of that name
 	// belong to someone else, or the Service is protected or has a selector.
 	ReasonServiceConflict = "ServiceConflict"
-	// ReasonServiceNotFound: the Service that serviceRef names does not exist.
+	// ReasonServiceNotFound means that the Service that serviceRef names does not exist.
 	ReasonServiceNotFound = "ServiceNotFound"
-	// ReasonPortMismatch: the Service that serviceRef names lacks a port of
+	// ReasonPortMismatch means that the Service that serviceRef names lacks a port of
 	// spec.ports by name and protocol; that port alone is left out.
 	ReasonPortMismatch = "PortMismatch"
-	// ReasonApplyFailed: the API server refused a write.
+	// ReasonApplyFailed means that the API server refused a write.
 	ReasonApplyFailed = "ApplyFailed"
 )
 
@@ -106,17 +105,17 @@ const (
 	// ConditionHealthy is True when every probed endpoint is healthy, and without
 	// healthCheck; Unknown while a verdict is missing, or nothing is published.
 	ConditionHealthy = "Healthy"
-	// ReasonHealthy: every probed endpoint is healthy.
+	// ReasonHealthy means that every probed endpoint is healthy.
 	ReasonHealthy = "Healthy"
-	// ReasonNotProbed: there is no healthCheck. The condition is True.
+	// ReasonNotProbed means that there is no healthCheck. The condition is True.
 	ReasonNotProbed = "NotProbed"
-	// ReasonNoEndpoints: there is a healthCheck, and no endpoint to probe. The
+	// ReasonNoEndpoints means that there is a healthCheck, and no endpoint to probe. The
 	// condition is Unknown.
 	ReasonNoEndpoints = "NoEndpoints"
-	// ReasonSomeUnhealthy: some probed endpoints are unhealthy.
+	// ReasonSomeUnhealthy means that some probed endpoints are unhealthy.
 	ReasonSomeUnhealthy = "SomeUnhealthy"
-	// ReasonAllUnhealthy: every probed endpoint is unhealthy. Also Ready's reason
-	// where no endpoint is ready for it.
+	// ReasonAllUnhealthy means that every probed endpoint is unhealthy. It is also the reason of Ready
+	// where no endpoint is ready because of that.
 	ReasonAllUnhealthy = "AllUnhealthy"
 )
 
@@ -129,58 +128,60 @@ const (
 	// ConditionReady is True when Accepted and Programmed are True and at least
 	// one endpoint is ready. For ExternalName it follows Programmed.
 	ConditionReady = "Ready"
-	// ReasonReady: traffic can flow.
+	// ReasonReady means that traffic can flow.
 	ReasonReady = "Ready"
-	// ReasonDraining: every target is Draining, or Disabled.
+	// ReasonDraining means that every target is Draining, or Disabled.
 	ReasonDraining = "Draining"
-	// ReasonNoReadyEndpoints: accepted and programmed, but no endpoint is ready.
+	// ReasonNoReadyEndpoints means that the spec is accepted and programmed, but no endpoint is ready.
 	ReasonNoReadyEndpoints = "NoReadyEndpoints"
 )
 
-// ConditionStalled is the kstatus condition: True, with the cause as its reason, when
-// nothing gets better without a change by somebody; absent otherwise. ReasonInvalidSpec
-// is such a cause at once. ReasonServiceConflict, ReasonServiceNotFound,
-// ReasonPortMismatch and the reasons of ResolvedRefs are after two minutes, in which
-// another object may mend them.
+// ConditionStalled is the kstatus condition. It is True, with the cause as its reason, when
+// somebody has to change something, and absent otherwise. ReasonInvalidSpec is such a cause at
+// once. ReasonServiceConflict, ReasonServiceNotFound, ReasonPortMismatch and the reasons of
+// ResolvedRefs are such causes after two minutes, in which a change of another object may resolve
+// them.
 const ConditionStalled = "Stalled"
 
 // Reasons of one target in status.targets, beside ReasonResolutionFailed,
 // ReasonServingStale and ReasonTargetDenied.
 const (
-	// TargetReasonConnectionRefused: the target answered the connect with a reset.
+	// TargetReasonConnectionRefused means that the target answered the connect with a reset.
 	TargetReasonConnectionRefused = "ConnectionRefused"
-	// TargetReasonConnectionReset: the target closed an open connection too early.
+	// TargetReasonConnectionReset means that the target closed an open connection too early.
 	TargetReasonConnectionReset = "ConnectionReset"
-	// TargetReasonTimeout: no verdict within timeoutSeconds.
+	// TargetReasonTimeout means that there was no verdict within timeoutSeconds.
 	TargetReasonTimeout = "Timeout"
-	// TargetReasonUnreachable: the network or the host can't be reached.
+	// TargetReasonUnreachable means that the network or the host can't be reached.
 	TargetReasonUnreachable = "Unreachable"
-	// TargetReasonTLSUnknownAuthority: no trusted authority has signed the target's certificate.
+	// TargetReasonTLSUnknownAuthority means that no trusted authority has signed the target's
+	// certificate.
 	TargetReasonTLSUnknownAuthority = "TLSUnknownAuthority"
-	// TargetReasonTLSNameMismatch: the target's certificate is for other names.
+	// TargetReasonTLSNameMismatch means that the target's certificate names other hosts.
 	TargetReasonTLSNameMismatch = "TLSNameMismatch"
-	// TargetReasonTLSCertificateExpired: the target's certificate has expired.
+	// TargetReasonTLSCertificateExpired means that the target's certificate has expired.
 	TargetReasonTLSCertificateExpired = "TLSCertificateExpired"
-	// TargetReasonTLSClientCertificateRequired: the target wants a client certificate and was shown
-	// none.
+	// TargetReasonTLSClientCertificateRequired means that the target wants a client certificate and
+	// got none.
 	TargetReasonTLSClientCertificateRequired = "TLSClientCertificateRequired"
-	// TargetReasonTLSVerificationFailed: the target's certificate was refused for any other cause.
+	// TargetReasonTLSVerificationFailed means that the target's certificate was refused for another
+	// reason.
 	TargetReasonTLSVerificationFailed = "TLSVerificationFailed"
-	// TargetReasonTLSHandshakeFailed: TLS failed for another reason.
+	// TargetReasonTLSHandshakeFailed means that TLS failed for another reason.
 	TargetReasonTLSHandshakeFailed = "TLSHandshakeFailed"
-	// TargetReasonUnexpectedStatus: the HTTP status is not in expectedStatuses.
+	// TargetReasonUnexpectedStatus means that the HTTP status is not in expectedStatuses.
 	TargetReasonUnexpectedStatus = "UnexpectedStatus"
-	// TargetReasonUnexpectedResponse: the answer is not what the check expects.
+	// TargetReasonUnexpectedResponse means that the answer is not what the check expects.
 	TargetReasonUnexpectedResponse = "UnexpectedResponse"
-	// TargetReasonGRPCNotServing: grpc.health.v1 says other than SERVING.
+	// TargetReasonGRPCNotServing means that grpc.health.v1 says other than SERVING.
 	TargetReasonGRPCNotServing = "GRPCNotServing"
-	// TargetReasonNameNotFound: the name does not exist (NXDOMAIN).
+	// TargetReasonNameNotFound means that the name does not exist (NXDOMAIN).
 	TargetReasonNameNotFound = "NameNotFound"
-	// TargetReasonDuplicateAddress: another target or ExternalBackend publishes
+	// TargetReasonDuplicateAddress means that another target or ExternalBackend publishes
 	// the same address and port for the same Service port.
 	TargetReasonDuplicateAddress = "DuplicateAddress"
-	// TargetReasonFamilyNotServed: the Service lacks the address's IP family.
+	// TargetReasonFamilyNotServed means that the Service lacks the address's IP family.
 	TargetReasonFamilyNotServed = "FamilyNotServed"
-	// TargetReasonTruncated: the backend or the name has too many addresses.
+	// TargetReasonTruncated means that the backend or the name has too many addresses.
 	TargetReasonTruncated = "Truncated"
 )

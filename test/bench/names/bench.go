@@ -26,9 +26,10 @@ import (
 const (
 	namespace = "names"
 	zone      = "names.example"
-	patience  = 5 * time.Minute // bounds each row
-	// quiet is the least rest between two changes of a lane: more than what the operator coalesces
-	// within.
+	timeout   = 5 * time.Minute // of a row
+
+	// quiet is the shortest time between two changes of a lane. The operator coalesces changes within
+	// less than that.
 	quiet = 400 * time.Millisecond
 )
 
@@ -37,7 +38,7 @@ type row struct {
 	name           string
 	backends, each int // ExternalBackends, and names of each
 	ttl            time.Duration
-	lanes          int // of these, each changes one of its names at a time
+	lanes          int // the names are divided among them; each lane changes one name at a time
 	changes        int // of each lane
 }
 
@@ -48,7 +49,7 @@ var rows = []row{
 	{"1 of 100 names, which change whenever they will, TTL 5 s", 1, 100, 5 * time.Second, 100, 3},
 }
 
-// bench is what the rows share.
+// bench holds what all rows use.
 type bench struct {
 	lab       *lab.Lab
 	authority *lab.Machine
@@ -60,7 +61,7 @@ type bench struct {
 	mu    sync.Mutex // held while the zone is written
 	zone  map[string]netip.Addr
 	ttl   time.Duration
-	given int // addresses so far
+	given int // addresses used so far
 }
 
 func open(ctx context.Context, l *lab.Lab) (b *bench, err error) {
@@ -121,9 +122,9 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
-// measure prints one row.
+// measure measures and prints one row.
 func (b *bench) measure(ctx context.Context, number int, r row) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	names, err := b.publish(ctx, number, r)
 	if err != nil {
@@ -160,7 +161,8 @@ func (b *bench) measure(ctx context.Context, number int, r row) error {
 	return b.lab.Client.DeleteAllOf(ctx, &v1alpha1.ExternalBackend{}, client.InNamespace(namespace))
 }
 
-// publish makes the row's names and ExternalBackends, and waits until all addresses are published.
+// publish creates the names and ExternalBackends of a row, and waits until all addresses are
+// published.
 func (b *bench) publish(ctx context.Context, number int, r row) (names []string, err error) {
 	b.mu.Lock()
 	clear(b.zone)
@@ -195,18 +197,18 @@ func (b *bench) publish(ctx context.Context, number int, r row) (names []string,
 	return names, nil
 }
 
-// change is one of a record, and when each stage on its way to the slice was reached.
+// change holds when the change of a record reached each stage on its way to the slice.
 type change struct {
-	due time.Time // it was made and the last answer before has expired
-	turn
+	due time.Time // the change was made, and the last answer before has expired
+	switchover
 	published time.Time
 }
 
-// around is how far from a slow change others are looked for.
+// around is how long before and after a slow change slowest counts the others.
 const around = 250 * time.Millisecond
 
-// slowest tells of the slowest hundredth of the changes where the time went, and how much else was
-// on the way.
+// slowest describes the slowest hundredth of the changes: the time of each stage, and how much else
+// went on.
 func (b *bench) slowest(changes []change) string {
 	slices.SortFunc(changes, func(x, y change) int {
 		return cmp.Compare(y.published.Sub(y.due), x.published.Sub(x.due))
@@ -220,8 +222,7 @@ func (b *bench) slowest(changes []change) string {
 				beside++
 			}
 		}
-		parts = append(
-			parts,
+		parts = append(parts,
 			fmt.Sprintf("asked %s late, answered in %s, published in %s (%d questions and %d changes within %v)",
 				meter.Milliseconds(c.asked.Sub(c.due)), meter.Milliseconds(c.answered.Sub(c.asked)),
 				meter.Milliseconds(c.published.Sub(c.answered)), b.relay.askedWithin(from, to), beside, 2*around),
@@ -230,7 +231,7 @@ func (b *bench) slowest(changes []change) string {
 	return strings.Join(parts, "; ")
 }
 
-// change lets every lane change its names.
+// change changes names in all lanes at the same time.
 func (b *bench) change(ctx context.Context, names []string, r row) (changes []change, err error) {
 	var lanes sync.WaitGroup
 	var mu sync.Mutex
@@ -273,18 +274,18 @@ func (b *bench) changeOne(ctx context.Context, name string, ttl time.Duration) (
 	if err != nil {
 		return change{}, fmt.Errorf("%s turns to %s: %w", name, addr, err)
 	}
-	t, ok := b.relay.turnTo(addr)
+	s, ok := b.relay.switchTo(addr)
 	if !ok {
 		return change{}, fmt.Errorf("%s was published and never answered for %s", addr, name)
 	}
-	due := t.expired
+	due := s.expired
 	if made.After(due) {
 		due = made
 	}
-	return change{due: due, turn: t, published: published}, nil
+	return change{due: due, switchover: s, published: published}, nil
 }
 
-// nextLocked is an address that nothing had before.
+// nextLocked returns an address that was not used before.
 func (b *bench) nextLocked() netip.Addr {
 	b.given++
 	return meter.Address(b.given)

@@ -1,8 +1,8 @@
-// Command names measures how soon a changed DNS record is a written EndpointSlice, with the real
-// CoreDNS as the authority. A resolver may use an answer for as long as its TTL says, so that time
-// counts from the moment when the record has changed and the last answer before has expired,
-// whichever is later. Beside it stands the operator's own part: from the moment at which the first
-// answer with the new address leaves the nameserver. Both end when a watch has delivered the slice.
+// Command names measures how long it takes from a changed DNS record to a written EndpointSlice,
+// with the real CoreDNS as the authority. A resolver may use an answer until its TTL ends. So the
+// time begins when the record has changed and the last answer before has expired, whichever is
+// later. The operator's own part of it begins when the first answer with the new address leaves the
+// nameserver. Both end when a watch has delivered the slice.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// main measures without kube-proxy, whose work is no part of it.
+// main measures without kube-proxy, whose work does not count.
 func main() {
 	meter.Main(devcluster.Options{WithoutProxy: true, Audit: true}, func(ctx context.Context, l *lab.Lab) error {
 		b, err := open(ctx, l)

@@ -19,42 +19,47 @@ const (
 	maxDatagram = 4096
 )
 
-// relay stands between the operator and the nameserver on the same machine, changes nothing, and
-// notes which answer left when.
+// relay forwards packets between the operator and the nameserver on the same machine. It changes
+// nothing, and notes when each answer left.
 type relay struct {
-	front, back net.PacketConn // to those who ask, and to the nameserver
+	front, back net.PacketConn // to the operator, and to the nameserver
 	nameserver  net.Addr
 	done        sync.WaitGroup
 
-	mu    sync.Mutex
-	from  [1 << 16]question   // the latest with an id
-	asked []time.Time         // of all questions
-	last  map[string]answer   // by name
-	turns map[netip.Addr]turn // by the address that a name turned to
-	err   error               // the first
+	mu       sync.Mutex
+	from     [1 << 16]question         // by id, the latest
+	asked    []time.Time               // of all questions
+	last     map[string]answer         // by name
+	switches map[netip.Addr]switchover // by the new address
+	err      error                     // the first
 }
 
-// question is who asked and when.
+// question is where a question came from, and when.
 type question struct {
 	from net.Addr
 	at   time.Time
 }
 
-// answer is one that left.
+// answer is an answer that left.
 type answer struct {
 	addr netip.Addr
 	at   time.Time
 	ttl  time.Duration
 }
 
-// turn is a name's first answer that holds an address, when that was asked for, and until when the
-// last answer before it was good.
-type turn struct {
-	expired, asked, answered time.Time
+// switchover is the change of a name's answer to a new address.
+type switchover struct {
+	expired  time.Time // the last answer before
+	asked    time.Time // the first answer with the new address
+	answered time.Time // that answer
 }
 
 func startRelay(m *lab.Machine) (*relay, error) {
-	r := &relay{nameserver: net.UDPAddrFromAddrPort(m.At4(53)), last: map[string]answer{}, turns: map[netip.Addr]turn{}}
+	r := &relay{
+		nameserver: net.UDPAddrFromAddrPort(m.At4(53)),
+		last:       map[string]answer{},
+		switches:   map[netip.Addr]switchover{},
+	}
 	var err error
 	if r.front, err = m.ListenPacket("udp", m.At4(relayPort).String()); err != nil {
 		return nil, err
@@ -74,7 +79,7 @@ func (r *relay) close() error {
 	return errors.Join(r.err, err)
 }
 
-// carry hands on what comes, until the socket is closed.
+// carry passes the packets of a socket to hand, until the socket is closed.
 func (r *relay) carry(socket net.PacketConn, hand func(packet []byte, from net.Addr) error) {
 	packet := make([]byte, maxDatagram)
 	for {
@@ -82,7 +87,7 @@ func (r *relay) carry(socket net.PacketConn, hand func(packet []byte, from net.A
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err == nil && n > 12 { // a header's length
+		if err == nil && n > 12 { // the length of a header
 			err = hand(packet[:n], from)
 		}
 		if err != nil && !errors.Is(err, net.ErrClosed) {
@@ -130,7 +135,7 @@ func (r *relay) note(reply []byte, at time.Time) error {
 		before, known := r.last[a.Hdr.Name]
 		if known && before.addr != addr {
 			asked := r.from[binary.BigEndian.Uint16(reply)].at
-			r.turns[addr] = turn{expired: before.at.Add(before.ttl), asked: asked, answered: at}
+			r.switches[addr] = switchover{expired: before.at.Add(before.ttl), asked: asked, answered: at}
 		}
 		r.last[a.Hdr.Name] = now
 		r.mu.Unlock()
@@ -150,10 +155,10 @@ func (r *relay) askedWithin(from, to time.Time) (n int) {
 	return n
 }
 
-// turnTo is how a name turned to an address that no other has, once it has been answered.
-func (r *relay) turnTo(addr netip.Addr) (t turn, ok bool) {
+// switchTo returns the switchover of a name to the address, once there was an answer with it.
+func (r *relay) switchTo(addr netip.Addr) (s switchover, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t, ok = r.turns[addr]
-	return t, ok
+	s, ok = r.switches[addr]
+	return s, ok
 }

@@ -7,10 +7,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
@@ -23,7 +19,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		for step := range 12 {
 			l.change()
 			l.plan(t)
-			restarted := *l.world
+			restarted := *l.simulation
 			restarted.slices = maps.Clone(l.slices)
 			restarted.restart()
 			if changes := restarted.plan(t); verbs(changes) != "+0 ~0 -0" {
@@ -34,22 +30,15 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 }
 
-// tieredLife is a world whose targets are in several tiers, with random changes.
+// tieredLife is a simulation whose targets are in several tiers, with random changes.
 type tieredLife struct {
-	*world
+	*simulation
 	random *rand.Rand
 }
 
 func newTieredLife(seed uint64) *tieredLife {
 	r := rand.New(rand.NewPCG(seed, 3))
-	l := &tieredLife{random: r, world: &world{
-		backend: &v1alpha1.ExternalBackend{
-			ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: "uid-of-shop"},
-		},
-		slices: map[string]*discoveryv1.EndpointSlice{}, answers: map[string]Answer{},
-		verdicts: map[string]string{}, denied: map[string]string{},
-		families: []corev1.IPFamily{corev1.IPv4Protocol}, max: 10000, now: testNow,
-	}}
+	l := &tieredLife{random: r, simulation: newSimulation()}
 	spec := &l.backend.Spec
 	spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80}}
 	spec.DrainSeconds = []*int32{nil, new(int32(30))}[r.IntN(2)]

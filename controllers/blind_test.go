@@ -52,10 +52,12 @@ func TestBlindProberIsRecordedOnTheLease(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
+
 			got := *s.recorder.(*recordedEvents)
 			if len(got) != 2 || !strings.HasPrefix(got[0], want) || !strings.Contains(got[1], ": Normal ProbesSeeAgain: ") {
 				t.Errorf("want %q, got %q", want, got)
 			}
+
 			for range 2 * cap(s.news) { // run has ended, and changed does not block
 				s.changed(true, 95, 100)
 			}

@@ -32,6 +32,7 @@ func TestSchemeOrTransportSelectsTLS(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte(spec), &h); err != nil {
 			t.Fatal(err)
 		}
+
 		c := healthCheck(&h, references{})
 		if (c.TLS != nil) != want || want && c.TLS.InsecureSkipVerify {
 			t.Errorf("%s: %+v", spec, c.TLS)
@@ -67,6 +68,7 @@ func TestAllReferencedRootsAreTrusted(t *testing.T) {
 	if r, n := read(first, second); n != 2 || !r.complete() {
 		t.Errorf("%d certificates, %v", n, r.problem)
 	}
+
 	one, _ := read(first)
 	both, _ := read(first, second)
 	if one.identity() == both.identity() {

@@ -41,7 +41,7 @@ func TestReusedNameGetsFreshStatus(t *testing.T) {
 	anew.UID = "uid-of-a-third-shop"
 	if !specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: anew}) ||
 		specChanged(event.UpdateEvent{ObjectOld: old, ObjectNew: old}) {
-		t.Error("an update that shows another object is not told from one of the same")
+		t.Error("specChanged does not compare the UIDs of the two objects")
 	}
 }
 
@@ -66,6 +66,7 @@ func TestBackendHeldByAFinalizerIsKeptCurrent(t *testing.T) {
 				return
 			}
 			env.expectReady("http", "203.0.113.1", "203.0.113.2")
+
 			for _, o := range env.objects() { // as the garbage collector does
 				switch _, ok := o.(*v1alpha1.ExternalBackend); {
 				case ok:
@@ -85,6 +86,7 @@ func TestBackendHeldByAFinalizerIsKeptCurrent(t *testing.T) {
 			}
 		})
 	}
+
 	env := literalEnv(t)
 	b := env.backend()
 	b.Finalizers = []string{"example.com/hold"}
@@ -137,7 +139,7 @@ func TestOrphanedServiceIsNotOwnedAgain(t *testing.T) {
 		t.Fatal("the cache shows nothing new")
 	}
 	if owned() {
-		t.Error("the Service is owned again, and goes with its ExternalBackend")
+		t.Error("the Service is owned again, so that it is deleted with its ExternalBackend")
 	}
 }
 
@@ -197,7 +199,7 @@ func TestServiceDeletedWithItsBackendStaysGone(t *testing.T) {
 		_, err := env.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: shop})
 		env.ok(err)
 		if env.service() != nil || len(env.slices()) > 0 {
-			t.Errorf("%s: made anew for an ExternalBackend that is gone:\n%s", policy, env.state())
+			t.Errorf("%s: created again for an ExternalBackend that is gone:\n%s", policy, env.state())
 		}
 	}
 }

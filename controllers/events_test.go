@@ -117,6 +117,7 @@ func TestRecreatedServiceIsReportedOnce(t *testing.T) {
 	if got := env.events.take(); !slices.ContainsFunc(got, recreated) {
 		t.Errorf("%q", got)
 	}
+
 	env.spec(`{drainSeconds: 5}`)
 	env.settle()
 	if got := env.events.take(); slices.ContainsFunc(got, recreated) {

@@ -26,6 +26,7 @@ func TestSomeTierIsReadyThroughoutAFailover(t *testing.T) {
 	pin("0")
 	env.settle()
 	env.expectReady("http", "203.0.113.1")
+
 	env.fault = func(n int) fault {
 		if len(env.ready("http")) == 0 {
 			t.Errorf("before write %d nothing is ready", n)
@@ -85,12 +86,14 @@ func TestFailedWriteKeepsNoUnhealthyEndpointReady(t *testing.T) {
 		}
 	}
 	env.expectReady("http", "203.0.113.3")
+
 	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.4/32")}
 	env.reconciler.policies.rulesChanged()
 	_, _ = env.reconcile()
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.4")]; ok {
 		t.Error("an endpoint that policy denies stays")
 	}
+
 	env.refuse = refuseNothing
 	env.settle()
 	env.expectReady("http", "203.0.113.2")

@@ -19,14 +19,14 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// story is a sequence of changes. After each of them the testEnv settles.
-type story struct {
+// scenario is a sequence of changes. After each of them the testEnv settles.
+type scenario struct {
 	name    string
 	objects func() []client.Object
 	steps   []func(env *testEnv)
 }
 
-var stories = []story{
+var scenarios = []scenario{
 	{
 		name: "a pool grows, flips, rolls over and shrinks",
 		steps: []func(*testEnv){
@@ -39,7 +39,7 @@ var stories = []story{
 		},
 	},
 	{
-		name: "verdicts alone change", // from plan to plan, which recall one another
+		name: "only verdicts change", // each plan reuses the one before
 		steps: []func(*testEnv){
 			func(env *testEnv) { setAnswer(1, 12)(env); setVerdict(probe.Healthy, 1, 12)(env); env.spec(poolSpec) },
 			setVerdict(probe.Unhealthy, 2, 4),
@@ -120,16 +120,16 @@ func writeFaults() map[string]fault {
 	}
 }
 
-func (s *story) begin(t *testing.T) *testEnv {
+func (s *scenario) begin(t *testing.T) *testEnv {
 	if s.objects == nil {
 		return newTestEnv(t)
 	}
 	return newTestEnv(t, s.objects()...)
 }
 
-// storyStep is one step of a story as it goes undisturbed: the objects before it, how many writes
+// scenarioStep is one step of a scenario as it goes undisturbed: the objects before it, how many writes
 // it takes, and the state after it.
-type storyStep struct {
+type scenarioStep struct {
 	before   []client.Object
 	known    map[string]resolve.Answer
 	verdicts map[netip.Addr]probe.Verdict
@@ -140,12 +140,12 @@ type storyStep struct {
 	stable []netip.Addr
 }
 
-// run runs the story undisturbed.
-func (s *story) run(t *testing.T) []storyStep {
+// run runs the scenario undisturbed.
+func (s *scenario) run(t *testing.T) []scenarioStep {
 	env := s.begin(t)
-	var out []storyStep
+	var out []scenarioStep
 	for i, step := range s.steps {
-		c := storyStep{
+		next := scenarioStep{
 			before:   env.objects(),
 			known:    maps.Clone(env.resolver.known),
 			verdicts: maps.Clone(env.prober.verdicts),
@@ -156,24 +156,24 @@ func (s *story) run(t *testing.T) []storyStep {
 		env.settle()
 		for a := range env.endpoints() {
 			if _, ok := published[a]; ok {
-				c.stable = append(c.stable, a)
+				next.stable = append(next.stable, a)
 			}
 		}
-		c.writes, c.after = env.writes-writes, env.state()
-		if c.writes == 0 {
+		next.writes, next.after = env.writes-writes, env.state()
+		if next.writes == 0 {
 			t.Fatalf("step %d writes nothing and so tests nothing", i)
 		}
-		out = append(out, c)
+		out = append(out, next)
 	}
 	return out
 }
 
-// TestEveryWriteMayFail: each story runs once undisturbed. Then each of its steps runs once for
+// TestEveryWriteMayFail: each scenario runs once undisturbed. Then each of its steps runs once for
 // every write and everything that can happen to that write, with a cache that is fresh or lags
 // behind in turn. It has to end in the same state. No endpoint that is published before and after
 // the step may be missing after any write.
 func TestEveryWriteMayFail(t *testing.T) {
-	for _, s := range stories {
+	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			for i, c := range s.run(t) {
 				for name, f := range writeFaults() {
@@ -187,7 +187,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 }
 
 // disturb runs the step with a fault at its n-th write.
-func (c *storyStep) disturb(t *testing.T, what string, n int, f fault, lag bool) {
+func (c *scenarioStep) disturb(t *testing.T, what string, n int, f fault, lag bool) {
 	t.Helper()
 	env := newTestEnv(t, c.before...)
 	env.what = fmt.Sprintf("%s, lag=%t", what, lag)

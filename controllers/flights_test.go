@@ -108,11 +108,13 @@ func TestDetachedReconcileHandsItsResultOver(t *testing.T) {
 						t.Errorf("while it goes on: run %d times, error %v", runs, err)
 					}
 				}
+
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if requeued != 1 {
 					t.Errorf("queued %d times", requeued)
 				}
+
 				_, err := f.run(t.Context(), req, do)
 				if got := fmt.Sprint(err); tt.err != "" && got != tt.err || tt.err == "" && err != nil || runs != tt.runs {
 					t.Errorf("run %d times, error %v", runs, err)

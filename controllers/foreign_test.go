@@ -45,6 +45,7 @@ func TestForeignServiceGetsNoEndpoints(t *testing.T) {
 	if left := env.endpoints(); len(left) != 0 {
 		t.Errorf("still behind it: %v", left)
 	}
+
 	env.ok(env.live.Get(t.Context(), shop, &s))
 	if s.Spec.Selector["app"] != "shop" || len(s.OwnerReferences) != 0 || s.Spec.Ports[0].Name != "web" {
 		t.Errorf("the label alone made it ours: %+v", s)
@@ -137,7 +138,7 @@ func TestServiceOfADeletedAdopterCanBeAdopted(t *testing.T) {
 // TestForeignSlicesStayUntilTheServiceIsOurs: slices of others behind a Service are not deleted
 // while the Service can't be adopted.
 func TestForeignSlicesStayUntilTheServiceIsOurs(t *testing.T) {
-	adoption := stories[len(stories)-1]
+	adoption := scenarios[len(scenarios)-1]
 	env := newTestEnv(t, adoption.objects()...)
 	env.refuse = refuseServices
 	for _, step := range adoption.steps {
@@ -161,7 +162,7 @@ func (r *eventReasons) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...
 // TestForeignEndpointsAreMarkedOnce: Endpoints that are taken over are marked and reported once,
 // however long the cache takes to show the mark.
 func TestForeignEndpointsAreMarkedOnce(t *testing.T) {
-	service := stories[len(stories)-1].objects()[0]
+	service := scenarios[len(scenarios)-1].objects()[0]
 	endpoints := &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-endpoints"},
 		Subsets: []corev1.EndpointSubset{

@@ -41,6 +41,7 @@ func TestLastValidSpecHolds(t *testing.T) {
 	env.settle()
 	env.expectReady("http", "203.0.113.2", "203.0.113.4")
 	env.expectCondition(v1alpha1.ConditionHealthy, "False SomeUnhealthy: 2 of 3")
+
 	b := env.backend()
 	if s := b.Status; len(s.Targets) != 1 || s.Targets[0].Name != "pool" ||
 		s.Targets[0].State != v1alpha1.TargetStateUnhealthy ||
@@ -67,6 +68,7 @@ func TestPolicyAppliesToAnInvalidSpec(t *testing.T) {
 	if n := len(env.endpoints()); n != 2 {
 		t.Fatalf("%d endpoints of an invalid spec, want both as before", n)
 	}
+
 	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
 	env.reconciler.policies.rulesChanged()
 	env.settle()
@@ -95,6 +97,7 @@ func TestPolicyAppliesDespiteInvalidLabels(t *testing.T) {
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec: spec.service.labels")
 	env.expectReady("http", "203.0.113.2")
+
 	for _, o := range env.objects() {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok && (s.Labels["team"] != "shop" || s.Labels["example.com/"] != "") {
 			t.Errorf("labels %v", s.Labels)
@@ -149,6 +152,7 @@ func TestPermittedEndpointsReturnWhileInvalid(t *testing.T) {
 				if _, err := env.reconcile(); err == nil {
 					t.Error("it is not tried again")
 				}
+
 				env.refuse = refuseNothing
 				env.settle()
 				env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec")
@@ -160,6 +164,7 @@ func TestPermittedEndpointsReturnWhileInvalid(t *testing.T) {
 				if got := env.backend().Status.Endpoints.ReadyOfTotal; got != "2/2" {
 					t.Errorf("readyOfTotal %s", got)
 				}
+
 				for _, o := range env.objects() {
 					if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels["team"] != "shop" {
 						t.Errorf("labels %v", s.Labels)
@@ -182,6 +187,7 @@ func TestRenamedTargetKeepsItsAddressesWhileInvalid(t *testing.T) {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
+
 		env.reconciler.policies.set = set
 	}
 	published := func(when string, want int) {
@@ -201,6 +207,7 @@ func TestRenamedTargetKeepsItsAddressesWhileInvalid(t *testing.T) {
 	published("renamed", 2)
 	env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec")
 	env.expectCondition(v1alpha1.ConditionPermitted, "True")
+
 	env.restart()
 	rules("*.example.com")
 	published("after a restart", 2)

@@ -42,11 +42,13 @@ func testKeptSlicesAreTakenOver(t *testing.T, way string, controlled bool) {
 	if env.slices()[slice.Name] == nil {
 		t.Error("the kept slice is gone at once, although its ExternalBackend may be about to come back")
 	}
+
 	time.Sleep(env.reconcileNamed(shop.Name).RequeueAfter)
 	env.settle()
 	if env.slices()[slice.Name] != nil {
 		t.Error("the kept slice still exists")
 	}
+
 	setVerdict(probe.Unhealthy, 1, 2)(env)
 	env.settle()
 	for addr, e := range env.endpoints() {
@@ -72,6 +74,7 @@ func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 		if env.slices()[slice.Name] == nil {
 			t.Error("the kept slice is gone although none of our endpoints is ready")
 		}
+
 		setVerdict(probe.Healthy, 1, 3)(env)
 		env.settle()
 		if env.slices()[slice.Name] != nil {

@@ -31,6 +31,7 @@ func TestStatusShowsNoEndpointsWithoutAService(t *testing.T) {
 	if env.prober.order != nil {
 		t.Errorf("still probed: %v", env.prober.order)
 	}
+
 	env.refuse = refuseNothing
 	env.settle()
 	env.expectReady("http", "203.0.113.1", "203.0.113.2")
@@ -52,6 +53,7 @@ func TestNothingIsProbedWithoutTheReferencedService(t *testing.T) {
 			env.settle()
 			want := map[bool]string{true: "True", false: "False NoReadyEndpoints"}[answered]
 			env.expectCondition(v1alpha1.ConditionReady, want)
+
 			for _, o := range env.objects() {
 				if _, ok := o.(*v1alpha1.ExternalBackend); !ok {
 					env.ok(env.live.Delete(t.Context(), o))
@@ -67,6 +69,7 @@ func TestNothingIsProbedWithoutTheReferencedService(t *testing.T) {
 			if len(env.prober.order)+len(env.resolver.seeds) > 0 {
 				t.Errorf("still probed: %v, asked for: %v", env.prober.order, env.resolver.seeds)
 			}
+
 			env.ok(env.live.Create(t.Context(), service.DeepCopy()))
 			setAnswer(1, 3)(env)
 			env.settle()
@@ -90,6 +93,7 @@ func TestTierSurvivesAServiceThatIsRecreatedAtTheSecondTry(t *testing.T) {
 	setVerdict(probe.Healthy, 1, 2)(env)
 	env.settle()
 	env.expectReady("http", "203.0.113.2")
+
 	for _, o := range env.objects() {
 		if _, ok := o.(*v1alpha1.ExternalBackend); !ok {
 			env.ok(env.live.Delete(t.Context(), o))
@@ -104,6 +108,7 @@ func TestTierSurvivesAServiceThatIsRecreatedAtTheSecondTry(t *testing.T) {
 	if _, err := env.reconcile(); err == nil {
 		t.Error("it is not tried again")
 	}
+
 	env.refuse = refuseNothing
 	env.settle()
 	env.expectReady("http", "203.0.113.2")

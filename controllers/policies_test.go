@@ -28,7 +28,7 @@ func TestBurstOfChangesCompilesPolicyOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := literalEnv(t)
 		r := env.reconciler
-		var compiled, told atomic.Int32
+		var compiled, enqueued atomic.Int32
 		p := &policies{
 			wake: make(chan struct{}, 1),
 			client: interceptor.NewClient(cachedClient{env.live, env}, interceptor.Funcs{
@@ -42,7 +42,7 @@ func TestBurstOfChangesCompilesPolicyOnce(t *testing.T) {
 		}
 		r.policies = p
 		informers := runController(t, env)
-		p.enqueue = func(context.Context, func(netip.Addr) bool) { told.Add(1) }
+		p.enqueue = func(context.Context, func(netip.Addr) bool) { enqueued.Add(1) }
 		addr := netip.MustParseAddrPort("203.0.113.1:8080")
 		state := r.states.of(shop)
 		state.engines.setDial(map[netip.AddrPort]string{addr: ""})
@@ -52,6 +52,7 @@ func TestBurstOfChangesCompilesPolicyOnce(t *testing.T) {
 		if _, err := p.view(t.Context(), shop.Namespace); err != nil {
 			t.Fatal(err)
 		}
+
 		nodes, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
 		env.ok(err)
 		for n, refused := range []bool{true, false} {
@@ -68,11 +69,12 @@ func TestBurstOfChangesCompilesPolicyOnce(t *testing.T) {
 			if err := r.PermitDial(shop, addr); (err == nil) != refused || int(compiled.Load()) != 1+n {
 				t.Errorf("right after the change: %v, compiled %d times", err, compiled.Load())
 			}
+
 			time.Sleep(policyDelay)
 			synctest.Wait()
 			if err := r.PermitDial(shop, addr); (err != nil) != refused || int(compiled.Load()) != 2+n ||
-				int(told.Load()) != 1+n {
-				t.Errorf("soon after the change: %v, compiled %d times, told %d times", err, compiled.Load(), told.Load())
+				int(enqueued.Load()) != 1+n {
+				t.Errorf("soon after the change: %v, compiled %d times, enqueued %d times", err, compiled.Load(), enqueued.Load())
 			}
 		}
 		p.mu.Lock() // as while policy is compiled
@@ -162,10 +164,10 @@ func TestNodeEnqueuesBackendsWithItsAddresses(t *testing.T) {
 		r.policies.wake = make(chan struct{}, 1)
 		informers := runController(t, env)
 		enqueue := r.policies.enqueue
-		var woken []string
+		var enqueued []string
 		r.policies.enqueue = func(ctx context.Context, affected func(netip.Addr) bool) {
 			for _, request := range r.requestsForAddresses(ctx, affected) {
-				woken = append(woken, request.Name)
+				enqueued = append(enqueued, request.Name)
 			}
 			enqueue(ctx, affected)
 		}
@@ -182,11 +184,12 @@ func TestNodeEnqueuesBackendsWithItsAddresses(t *testing.T) {
 		expect := func(what string, want ...string) {
 			time.Sleep(policyDelay)
 			synctest.Wait()
-			slices.Sort(woken)
-			if !slices.Equal(woken, want) {
-				t.Errorf("%s: reconciled are %v, want %v", what, woken, want)
+			slices.Sort(enqueued)
+			if !slices.Equal(enqueued, want) {
+				t.Errorf("%s: enqueued are %v, want %v", what, enqueued, want)
 			}
-			woken = nil
+
+			enqueued = nil
 		}
 		theirs, ours := node("192.0.2.1"), node("198.51.100.7")
 		nodes = []corev1.Node{*theirs}
@@ -202,7 +205,7 @@ func TestNodeEnqueuesBackendsWithItsAddresses(t *testing.T) {
 		env.ok(err)
 		informer.Delete(theirs)
 		rules.Add(&v1alpha1.ExternalBackendPolicy{})
-		_, err = r.policies.view(t.Context(), shop.Namespace) // compiled anew before all are told
+		_, err = r.policies.view(t.Context(), shop.Namespace) // compiles before all are enqueued
 		env.ok(err)
 		expect("a policy", "embedded", "literal", "nameserver", "other", "published")
 	})
@@ -235,6 +238,7 @@ func TestDeniedNameIsNotResolved(t *testing.T) {
 	if got := env.backend().Status.Targets[0].State; got != v1alpha1.TargetStateDenied {
 		t.Errorf("state %s", got)
 	}
+
 	env.reconciler.policies.defaultDeny = false
 	env.reconciler.policies.rulesChanged()
 	setAnswer(1, 3)(env)

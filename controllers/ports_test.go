@@ -86,7 +86,7 @@ func TestRefusedRenameKeepsOldSlicesCurrent(t *testing.T) {
 	env.spec(`{targets: [{name: a, address: 203.0.113.1}]}`)
 	setVerdict(probe.Healthy, 1, 2)(env)
 	env.settle()
-	env.restart() // what is known of the delay is read back
+	env.restart() // the delay is read back from the slices
 	env.settle()
 	env.expectReady("http", "203.0.113.1")
 
@@ -202,6 +202,7 @@ func TestOverridesOfANewPortApplyBehindTheOldOne(t *testing.T) {
 	if diff := cmp.Diff(map[string]int32{"203.0.113.1": 8080, "203.0.113.3": 6432, "203.0.113.4": 7000}, got); diff != "" {
 		t.Errorf("behind the old port (-want +got):\n%s", diff)
 	}
+
 	env.refuse = refuseNothing
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionReady, "True")
@@ -224,6 +225,7 @@ func TestPortThatCannotBeRemovedIsServed(t *testing.T) {
 	if n := env.writes - before; n != 1 {
 		t.Errorf("%d writes beside the status", n-1)
 	}
+
 	setAnswer(2, 4)(env)
 	env.settle()
 	env.expectReady("admin", "203.0.113.2", "203.0.113.3")
@@ -252,10 +254,12 @@ func TestTargetsAtOneAddressKeepTheirConditions(t *testing.T) {
 	env.spec(strings.ReplaceAll(spec, "NAME", "http"))
 	env.settle()
 	env.expectReady("http", "203.0.113.1")
+
 	env.refuse = refuseServices
 	env.spec(strings.ReplaceAll(spec, "NAME", "web"))
 	env.settle()
 	env.expectReady("http", "203.0.113.1")
+
 	env.spec(`{failover: {pinnedTier: 1}}`)
 	env.settle()
 	env.expectReady("http", "203.0.113.1")
@@ -280,6 +284,7 @@ func TestExistingSlicesStayCurrentWhileNewOnesAreRefused(t *testing.T) {
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.3")]; ok {
 		t.Error("an endpoint that policy denies stays")
 	}
+
 	before := env.writes
 	_, _ = env.reconcile()
 	if env.writes != before {

@@ -54,6 +54,7 @@ func TestEventsOfATerminatingNamespaceAreDropped(t *testing.T) {
 				if err := broadcaster.StartRecordingToSinkWithContext(ctrl.LoggerInto(t.Context(), log)); err != nil {
 					t.Fatal(err)
 				}
+
 				b := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace}}
 				broadcaster.NewRecorder(testScheme(), "test").Eventf(b, nil, corev1.EventTypeNormal, "Reason", "Action", "text")
 				synctest.Wait()

@@ -114,6 +114,7 @@ func testCertificate(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	template := x509.Certificate{SerialNumber: big.NewInt(1)}
 	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
 	if err != nil {

@@ -111,6 +111,7 @@ func TestRefusedHeadlessTransitionIsUndone(t *testing.T) {
 			env.spec(`{service: {type: ` + c.to + `}}`)
 			env.settle()
 			env.expectCondition(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+
 			env.ok(env.live.Get(t.Context(), shop, &after))
 			if diff := cmp.Diff(before.Spec, after.Spec); diff != "" {
 				t.Errorf("the Service is not as it was:\n%s", diff)
@@ -118,6 +119,7 @@ func TestRefusedHeadlessTransitionIsUndone(t *testing.T) {
 			if c.foreseen && after.ResourceVersion != before.ResourceVersion {
 				t.Error("the Service was written")
 			}
+
 			tries = 0
 			setVerdict(probe.Unhealthy, 1, 2)(env)
 			env.settle()
@@ -125,10 +127,12 @@ func TestRefusedHeadlessTransitionIsUndone(t *testing.T) {
 			if !c.foreseen && tries > 0 {
 				t.Error("the change was tried again")
 			}
+
 			env.refuse = refuseNothing
 			env.spec(`{service: {labels: {team: shop}, type: ` + c.to + `}}`)
 			env.settle()
 			env.expectReady("http", "203.0.113.2")
+
 			env.ok(env.live.Get(t.Context(), shop, &after))
 			if after.UID != before.UID || plan.Headless(&after) != (c.to == "Headless") {
 				t.Errorf("the Service has become %+v", after.Spec)
@@ -179,6 +183,7 @@ func TestRefusedSlicesAreTriedLessAndLessOften(t *testing.T) {
 			if tries != 1 || err != nil {
 				t.Errorf("%d slices tried, error %v", tries, err)
 			}
+
 			pauses = append(pauses, result.RequeueAfter/time.Second)
 			time.Sleep(result.RequeueAfter)
 		}
@@ -186,11 +191,13 @@ func TestRefusedSlicesAreTriedLessAndLessOften(t *testing.T) {
 			t.Errorf("tried again after %d s, want %d", pauses, want)
 		}
 		env.expectCondition(v1alpha1.ConditionProgrammed, "False ApplyFailed")
+
 		env.refuse = refuseNothing
 		env.settle()
 		if n := len(env.endpoints()); n != 199 {
 			t.Errorf("%d endpoints", n)
 		}
+
 		env.refuse = refuseNewSlices
 		setAnswer(1, 220)(env)
 		if result, err := env.reconcile(); err != nil || result.RequeueAfter > time.Second {
@@ -224,8 +231,9 @@ func TestRefusedSliceStopsNoOther(t *testing.T) {
 		_, _ = env.reconcile()
 	}
 	if n := len(env.endpoints()); n != 93 {
-		t.Errorf("after three tries %d endpoints stand, want all 99 but the six in two slices", n)
+		t.Errorf("after three tries %d endpoints are published, want all 99 except for the six in two slices", n)
 	}
+
 	tried = nil
 	for range 4 {
 		_, _ = env.reconcile()

@@ -65,6 +65,7 @@ func TestRestartWithoutAnswersWritesNothing(t *testing.T) {
 	if tier := env.backend().Status.ActiveTier; tier != nil {
 		t.Fatalf("tier %d is active, of which there are no addresses", *tier)
 	}
+
 	before := env.writes
 	env.resolver.known = nil
 	env.restart()

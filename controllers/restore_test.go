@@ -56,6 +56,7 @@ func testRestore(t *testing.T, way, order string, policy v1alpha1.DeletionPolicy
 	if e := env.endpoints()[netip.MustParseAddr("203.0.113.6")]; e.DrainUntil.IsZero() || *backup.Status.ActiveTier != 1 {
 		t.Fatalf("before: %s", env.state())
 	}
+
 	for _, o := range env.objects() {
 		env.ok(env.live.Delete(t.Context(), o))
 	}
@@ -128,6 +129,7 @@ func TestRestoredServiceIsAwaited(t *testing.T) {
 			t.Errorf("looks again after %v, with a Service: %t", wait, env.service() != nil)
 		}
 		env.expectCondition(v1alpha1.ConditionProgrammed, `False ServiceNotFound: Service "shop" does not exist`)
+
 		time.Sleep(25 * time.Second)
 		env.ok(env.live.Create(t.Context(), asRestored(service.DeepCopy(), "uid-of-service-2")))
 		env.settle()

@@ -33,7 +33,7 @@ func TestSiblingsAreEnqueuedUrgently(t *testing.T) {
 	h := env.reconciler.siblingHandler()
 	for _, tt := range []struct {
 		name string
-		tell func(priorityqueue.PriorityQueue[reconcile.Request])
+		do   func(priorityqueue.PriorityQueue[reconcile.Request])
 		want []string
 	}{
 		{"deleted", func(q priorityqueue.PriorityQueue[reconcile.Request]) {
@@ -56,18 +56,18 @@ func TestSiblingsAreEnqueuedUrgently(t *testing.T) {
 		}, nil},
 	} {
 		q := priorityqueue.New[reconcile.Request](tt.name)
-		tt.tell(q)
+		tt.do(q)
 		var got []string
 		for range tt.want {
 			request, priority, _ := q.GetWithPriority()
 			got = append(got, request.Name)
 			if priority != urgentPriority {
-				t.Errorf("%s: %s is woken with priority %d", tt.name, request.Name, priority)
+				t.Errorf("%s: %s is enqueued with priority %d", tt.name, request.Name, priority)
 			}
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, tt.want) || q.Len() > 0 {
-			t.Errorf("%s: woken are %v and %d more, want %v", tt.name, got, q.Len(), tt.want)
+			t.Errorf("%s: enqueued are %v and %d more, want %v", tt.name, got, q.Len(), tt.want)
 		}
 		q.ShutDown()
 	}
@@ -122,12 +122,13 @@ func TestAddressOfADeletedSiblingStaysReady(t *testing.T) {
 			}
 			env := newTestEnv(t, behind.DeepCopy(), former, slice)
 			env.what = spec
-			setVerdict(probe.Healthy, 2, 3)(env) // nobody has probed the other one yet
+			setVerdict(probe.Healthy, 2, 3)(env) // the other address has not been probed yet
 			env.spec(spec)
 			env.settle()
 			if n := env.ready("http")["203.0.113.1"]; n != 1 {
 				t.Fatalf("%s: before, 203.0.113.1 is ready %d times", spec, n)
 			}
+
 			env.ok(env.live.Delete(t.Context(), former))
 			if !foreground {
 				env.ok(env.live.Get(t.Context(), client.ObjectKeyFromObject(former), former))
@@ -188,6 +189,7 @@ func TestDrainingAddressIsFreeForSiblings(t *testing.T) {
 		if !draining.Terminating {
 			t.Fatalf("what has left spec is published as %+v", draining)
 		}
+
 		for _, o := range sibling("zoo", time.Time{}) {
 			env.ok(env.live.Create(t.Context(), o))
 		}
@@ -237,6 +239,7 @@ func TestAddressKeepsItsHealthWhenItPassesToASibling(t *testing.T) {
 		if n := len(env.endpoints()); n != 1 {
 			t.Fatalf("%d endpoints", n)
 		}
+
 		own := func() *discoveryv1.EndpointSlice {
 			for _, o := range env.objects() {
 				if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels[v1alpha1.LabelName] == shop.Name {

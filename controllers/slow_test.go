@@ -87,7 +87,7 @@ func TestSlowPlanGivesWayToANewerOne(t *testing.T) {
 		_, err := env.reconcileToEnd()
 		env.ok(err)
 		setVerdict(probe.Unhealthy, 1, 31)(env)
-		setVerdict(probe.Healthy, 30, 31)(env) // so that no other endpoint has to stand in
+		setVerdict(probe.Healthy, 30, 31)(env) // one stays healthy
 		for n := 1; ; n++ {
 			start := time.Now()
 			result, err := env.reconcileToEnd()

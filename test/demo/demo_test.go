@@ -7,14 +7,15 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-func TestCut(t *testing.T) {
+// cut shortens the visible text of a line and keeps its colours.
+func TestCutKeepsColours(t *testing.T) {
 	for _, tc := range []struct {
 		line, want string
 		width      int
 	}{
 		{"ready", "ready", 5},
 		{"ready", "rea", 3},
-		{green + "ready" + plain + " now", green + "re" + plain, 2}, // what colours is kept, lest colours run over
+		{green + "ready" + plain + " now", green + "re" + plain, 2}, // colours are kept, so that they end
 		{"", "", 2},
 	} {
 		if got := cut(tc.line, tc.width); got != tc.want {
@@ -23,7 +24,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-func TestOutage(t *testing.T) {
+// The summary of an outage has all that is known about it.
+func TestOutageIsSummedUp(t *testing.T) {
 	at := time.Unix(1000, 0)
 	before := lab.Tally{Sent: 100, Failed: 1}
 	after := lab.Tally{
@@ -52,7 +54,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-func TestLength(t *testing.T) {
+// DEMO_FOR must be a duration that is long enough.
+func TestLengthIsChecked(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": usualLength, "1m": time.Minute, "20s": leastLength} {
 		if got, err := lengthOf(text); err != nil || got != want {
 			t.Errorf("DEMO_FOR=%s: %v, %v", text, got, err)

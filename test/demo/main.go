@@ -30,12 +30,12 @@ const (
 	name        = "web"
 	port        = 8080
 
-	// interval of the requests, and how long each may take.
+	// interval is the time between two requests, timeout bounds each of them.
 	interval = 20 * time.Millisecond
 	timeout  = time.Second
 )
 
-// sample is what is applied; its arguments are the backends' addresses.
+// sample is the ExternalBackend of the demo. Its arguments are the addresses of the backends.
 const sample = `apiVersion: external-backend.io/v1alpha1
 kind: ExternalBackend
 metadata:
@@ -62,9 +62,9 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	if devcluster.Nsenter() == "" { // still outside
+	if devcluster.Nsenter() == "" { // outside of the namespaces
 		fmt.Println(
-			"What is missing is built first; from nothing that takes some ten minutes on two cores, and then never again.")
+			"Missing binaries are built first. The first build takes about ten minutes on two cores.")
 		end(ctx, lab.Prepare(ctx, os.Stdout, false))
 		stop()
 	}
@@ -73,7 +73,7 @@ func main() {
 	stop()
 }
 
-// end ends the program where err says so; a Ctrl-C is a good end.
+// end exits if err is an error. A Ctrl-C exits without an error.
 func end(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		os.Exit(0)
@@ -95,11 +95,11 @@ func lengthOf(text string) (time.Duration, error) {
 	return length, nil
 }
 
-// run is all that happens inside of the namespaces.
+// run does everything that happens inside of the namespaces.
 //
-//  1. Cluster, backends, manager, and the sample, each told of.
-//  2. Requests, and the play, both watched.
-//  3. What there is to say in the end. The cluster goes with the program.
+//  1. Start the cluster, the manager and the backends, and apply the sample.
+//  2. Send requests, break and mend backends, and show what happens.
+//  3. Print a summary.
 func run(ctx context.Context, length time.Duration) (err error) {
 	began := time.Now()
 	say := func(text string, args ...any) {
@@ -141,7 +141,7 @@ func run(ctx context.Context, length time.Duration) (err error) {
 	return perr
 }
 
-// perform plays while the view is kept up to date, for the length of the view at most.
+// perform plays while the view is updated, for at most the length of the view.
 func perform(ctx context.Context, l *lab.Lab, view *view) error {
 	ctx, cancel := context.WithTimeout(ctx, view.length)
 	defer cancel()
@@ -154,7 +154,7 @@ func perform(ctx context.Context, l *lab.Lab, view *view) error {
 	return err
 }
 
-// publish applies the sample, and returns where its Service is once all of its backends get
+// publish applies the sample, and returns the address of its Service once all backends get
 // requests.
 func publish(ctx context.Context, l *lab.Lab, document string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -182,7 +182,7 @@ func publish(ctx context.Context, l *lab.Lab, document string) (string, error) {
 	return ip + ":80", err
 }
 
-// isTerminal says whether what is written can be written over.
+// isTerminal reports whether w is a terminal on which a screen can be drawn.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb"

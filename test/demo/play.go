@@ -32,9 +32,9 @@ func startBackends(l *lab.Lab) ([]*backend, error) {
 
 // fault is a way to break a backend.
 type fault struct {
-	done, story string // "killed", and what it means
+	done, story string // "killed", and an explanation
 	cause, end  func(*backend) error
-	ended       string // what ends it
+	ended       string // "started again"
 }
 
 var (
@@ -50,12 +50,11 @@ var (
 	}
 )
 
-// patience is how long a backend may take to leave or to come back, where it should be a second or
-// two.
+// patience is how long a backend may take to leave or to come back. It should take a second or two.
 const patience = 20 * time.Second
 
-// play breaks and mends one backend after the other until ctx ends. Whether they leave rotation and
-// come back is measured, and it is an error where they don't.
+// play breaks and mends one backend after the other until ctx ends. It measures how long they take
+// to leave rotation and to come back. If they do not, it returns an error.
 func play(ctx context.Context, v *view) error {
 	phase := min(max(v.length/5, 4*time.Second), 10*time.Second)
 	v.tell("all three backends serve")
@@ -63,19 +62,19 @@ func play(ctx context.Context, v *view) error {
 	for round := 1; ; round++ {
 		for i, f := range []fault{kill, blackHole} {
 			b := v.backends[(round+i)%len(v.backends)]
-			if end.Sub(next) < phase { // too late for another act
+			if end.Sub(next) < phase { // too late for another fault
 				next = end.Add(phase)
 			}
 			if !sleepUntil(ctx, next) {
 				return nil
 			}
-			if err := v.suffer(ctx, b, f); err != nil || ctx.Err() != nil {
+			if err := v.breakBackend(ctx, b, f); err != nil || ctx.Err() != nil {
 				return err
 			}
 			if !sleepUntil(ctx, next.Add(phase)) {
 				return nil
 			}
-			if err := v.recover(ctx, b, f); err != nil || ctx.Err() != nil {
+			if err := v.mendBackend(ctx, b, f); err != nil || ctx.Err() != nil {
 				return err
 			}
 			next = next.Add(2 * phase)
@@ -83,7 +82,7 @@ func play(ctx context.Context, v *view) error {
 	}
 }
 
-// sleepUntil is false where ctx ends before.
+// sleepUntil waits, and returns false if ctx ends before.
 func sleepUntil(ctx context.Context, at time.Time) bool {
 	select {
 	case <-ctx.Done():
@@ -93,8 +92,8 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// suffer breaks a backend and waits until it is out of rotation.
-func (v *view) suffer(ctx context.Context, b *backend, f fault) error {
+// breakBackend breaks a backend and waits until it is out of rotation.
+func (v *view) breakBackend(ctx context.Context, b *backend, f fault) error {
 	outage := outage{backend: b.Name(), fault: f.done, at: time.Now(), before: v.load.Tally()}
 	if err := f.cause(b); err != nil {
 		return err
@@ -113,8 +112,8 @@ func (v *view) suffer(ctx context.Context, b *backend, f fault) error {
 	return nil
 }
 
-// recover mends the backend that was broken last, and waits until it is back.
-func (v *view) recover(ctx context.Context, b *backend, f fault) error {
+// mendBackend mends the backend that was broken last, and waits until it is back.
+func (v *view) mendBackend(ctx context.Context, b *backend, f fault) error {
 	outage := &v.outages[len(v.outages)-1]
 	outage.after = v.load.Tally()
 	at := time.Now()
@@ -134,11 +133,11 @@ func (v *view) recover(ctx context.Context, b *backend, f fault) error {
 	return nil
 }
 
-// outage is what a fault did to the requests.
+// outage describes the effect of a fault on the requests.
 type outage struct {
 	backend, fault string
 	at             time.Time
-	out, back      time.Duration // until it was out of rotation, and back again; 0: the demo ended before
+	out, back      time.Duration // time until it left rotation, and until it was back; 0: the demo ended before
 	before, after  lab.Tally
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// What a terminal understands (ECMA-48, and xterm's alternate screen).
+// Control sequences of terminals (ECMA-48, and xterm's alternate screen).
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l"
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
@@ -25,10 +25,10 @@ const (
 	plain       = "\x1b[0m"
 )
 
-// barWidth is that of a backend that answers all requests.
+// barWidth is the length of the bar of a backend that answers all requests.
 const barWidth = 20
 
-// draw draws the screen or, where there is none, writes the lines that are new.
+// draw draws the screen. Without a screen, it writes the new lines.
 func (v *view) draw() {
 	width, height := 80, 24
 	if v.live {
@@ -59,8 +59,7 @@ func (v *view) draw() {
 	fmt.Print(out.String() + clearBelow)
 }
 
-// screenLocked is the screen's text. The story and the events share the lines that the rest leaves
-// of height.
+// screenLocked returns the lines of the screen. Story and events share the lines that are left.
 func (v *view) screenLocked(tally lab.Tally, height int) []string {
 	now := time.Since(v.begin)
 	lines := []string{
@@ -77,14 +76,14 @@ func (v *view) screenLocked(tally lab.Tally, height int) []string {
 	lines = append(lines, fmt.Sprintf("%-36s  %8d  %3d", "requests without an answer", tally.Failed, v.rates[""]), "",
 		bold+"$ kubectl get externalbackend"+plain)
 	lines = append(lines, v.table...)
-	room := max(2, height-len(lines)-6)
+	left := max(2, height-len(lines)-6)
 	lines = append(lines, "", bold+"EVENTS"+plain)
-	lines = append(lines, last(v.events, room/2)...)
+	lines = append(lines, last(v.events, left/2)...)
 	lines = append(lines, "", bold+"WHAT HAPPENS"+plain)
-	return append(lines, last(v.story, room-room/2)...)
+	return append(lines, last(v.story, left-left/2)...)
 }
 
-// painted is text of some width, green where it is as it should be, else red.
+// painted returns text of this width, green if it is good, otherwise red.
 func painted(text string, width int, good string) string {
 	color := red
 	if text == good {
@@ -93,7 +92,7 @@ func painted(text string, width int, good string) string {
 	return color + fmt.Sprintf("%-*s", width, text) + plain
 }
 
-// cut shortens a line to width, not counting what colours it.
+// cut shortens a line to width visible characters.
 func cut(line string, width int) string {
 	var out strings.Builder
 	escape := false
@@ -117,7 +116,7 @@ func cut(line string, width int) string {
 
 func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
 
-// align makes columns of cells.
+// align aligns cells in columns.
 func align(rows [][]string) []string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
@@ -128,7 +127,7 @@ func align(rows [][]string) []string {
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 }
 
-// withoutAge is a table of kubectl's without its last column, which is never the same.
+// withoutAge returns a table of kubectl without its last column, the age.
 func withoutAge(rows [][]string) [][]string {
 	short := make([][]string, len(rows))
 	for i, row := range rows {
@@ -137,10 +136,10 @@ func withoutAge(rows [][]string) [][]string {
 	return short
 }
 
-// summary is what there is to say in the end.
+// summary returns the text at the end.
 func (v *view) summary(tally lab.Tally) string {
 	var out strings.Builder
-	if isTerminal(os.Stdout) { // without a screen all this has been told
+	if isTerminal(os.Stdout) { // without a screen, these lines were written already
 		fmt.Fprintf(&out, "What happened:\n  %s\n\n", strings.Join(v.story, "\n  "))
 	}
 	fmt.Fprintln(&out, "In short:")

@@ -22,26 +22,25 @@ import (
 )
 
 const (
-	// look is how often the cluster is asked and a live screen drawn anew, count how often rates are
-	// taken.
+	// look is the interval of requests to the cluster and of updates of the screen, count that of
+	// rates.
 	look  = 100 * time.Millisecond
 	count = time.Second
-	// maxLines bounds what is remembered of the story and of the events.
+	// maxLines bounds the lines of the story and of the events.
 	maxLines = 200
-	// inRotation is the state of an endpoint that gets requests; nothing drains here.
+	// inRotation is the state of an endpoint that gets requests. No endpoint drains here.
 	inRotation = "ready, serving"
 )
 
-// view is what the audience sees: it looks at the cluster, and draws a screen or, where standard
-// output is none, writes a line for each change. Only the goroutine of watch, and close after it,
-// write.
+// view shows what happens: it looks at the cluster, and draws a screen. If standard output is not a
+// terminal, it writes a line for each change. Only the goroutine of watch writes, and then close.
 type view struct {
 	backends []*backend
 	load     *lab.Load
 	begin    time.Time
 	length   time.Duration
 	live     bool     // there is a screen
-	outages  []outage // the play's own
+	outages  []outage // only play uses it
 
 	mu       sync.Mutex
 	machines map[string]string // backend -> "serves" or its fault
@@ -50,12 +49,12 @@ type view struct {
 	counts   int
 	counted  lab.Tally      // at the last count
 	rates    map[string]int // machine -> answers a second; "" -> failures
-	table    []string       // what kubectl would show
-	ageless  []string       // the same, less the age
+	table    []string       // the output of kubectl get
+	ageless  []string       // the same without the age
 	events   []string
 	seen     map[string]bool // events, by name and count
 	story    []string
-	lines    []string // to be written where there is no screen
+	lines    []string // not written yet, without a screen
 }
 
 func newView(backends []*backend, load *lab.Load, length time.Duration) *view {
@@ -73,7 +72,7 @@ func newView(backends []*backend, load *lab.Load, length time.Duration) *view {
 	return v
 }
 
-// close draws a last time, and gives the screen back.
+// close draws a last time, and leaves the screen.
 func (v *view) close() {
 	v.draw()
 	if v.live {
@@ -81,7 +80,7 @@ func (v *view) close() {
 	}
 }
 
-// watch looks at the cluster until ctx ends; the channel is closed once it has stopped.
+// watch looks at the cluster until ctx ends. The channel is closed once it has stopped.
 func (v *view) watch(ctx context.Context, l *lab.Lab) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -106,7 +105,7 @@ func (v *view) watch(ctx context.Context, l *lab.Lab) <-chan struct{} {
 	return done
 }
 
-// tell adds to the story.
+// tell adds a line to the story.
 func (v *view) tell(text string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -115,7 +114,7 @@ func (v *view) tell(text string, args ...any) {
 	v.lineLocked("story", text)
 }
 
-// lineLocked adds a line where there is no screen.
+// lineLocked adds a line to write, if there is no screen.
 func (v *view) lineLocked(about, text string) {
 	if !v.live {
 		v.lines = append(v.lines, fmt.Sprintf("%s  %-8s  %s", clock(time.Since(v.begin)), about, text))
@@ -128,8 +127,8 @@ func (v *view) setMachine(b *backend, is string) {
 	v.machines[b.Name()] = is
 }
 
-// awaitReady waits until the backend's endpoint is ready, or is not, and returns when it was seen
-// so; zero where ctx ended before.
+// awaitReady waits until the backend's endpoint is ready, or until it is not, and returns the time.
+// The time is zero if ctx ended before.
 func (v *view) awaitReady(ctx context.Context, b *backend, ready bool) (time.Time, error) {
 	deadline := time.After(patience)
 	for {
@@ -198,7 +197,7 @@ func (v *view) nameOf(addr string) string {
 	return "?"
 }
 
-// stateOf tells an endpoint's conditions.
+// stateOf returns the conditions that are true.
 func stateOf(c discoveryv1.EndpointConditions) string {
 	var words []string
 	for word, is := range map[string]*bool{"ready": c.Ready, "serving": c.Serving, "terminating": c.Terminating} {
@@ -210,8 +209,8 @@ func stateOf(c discoveryv1.EndpointConditions) string {
 	return cmp.Or(strings.Join(words, ", "), "not ready")
 }
 
-// setTableLocked takes over what kubectl would show; without a screen it is told where more than
-// the age has changed.
+// setTableLocked sets the output of kubectl get. Without a screen, it is written if more than the
+// age has changed.
 func (v *view) setTableLocked(table [][]string) {
 	before := v.ageless
 	v.table, v.ageless = align(table), align(withoutAge(table))
@@ -222,7 +221,7 @@ func (v *view) setTableLocked(table [][]string) {
 	}
 }
 
-// addEventsLocked adds those that are new, in the order of time.
+// addEventsLocked adds new events in the order of time.
 func (v *view) addEventsLocked(items []eventsv1.Event) {
 	slices.SortFunc(items, func(a, b eventsv1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
 	for _, e := range items {
@@ -240,7 +239,7 @@ func (v *view) addEventsLocked(items []eventsv1.Event) {
 	}
 }
 
-// count takes the rates of the last second.
+// count calculates the rates of the last second.
 func (v *view) count() {
 	tally := v.load.Tally()
 	v.mu.Lock()
@@ -257,7 +256,7 @@ func (v *view) count() {
 	}
 }
 
-// columns asks for the table that kubectl prints, header first.
+// columns returns the table that kubectl prints, with the header first.
 func columns(ctx context.Context, config *rest.Config) ([][]string, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -293,7 +292,7 @@ func columns(ctx context.Context, config *rest.Config) ([][]string, error) {
 
 func bounded(lines []string) []string { return lines[max(0, len(lines)-maxLines):] }
 
-// clock is a time since the beginning.
+// clock returns the time since the beginning as text.
 func clock(d time.Duration) string {
 	return fmt.Sprintf("%02d:%04.1f", int(d.Minutes()), (d % time.Minute).Seconds())
 }

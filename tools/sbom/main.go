@@ -1,8 +1,8 @@
 // Command sbom writes the software bill of materials of a Go binary to its standard output, as
 // CycloneDX 1.6 JSON.
 //
-// It lists what the linker recorded in the binary itself, so that it can neither miss a module nor
-// name one that was not linked. The same binary always gives the same text.
+// It lists the modules that the linker recorded in the binary, so it contains exactly the linked
+// modules. The same binary always gives the same text.
 package main
 
 import (
@@ -38,8 +38,7 @@ func main() {
 	}
 }
 
-// run describes the binary in the named file. An empty version means the one recorded in the
-// binary.
+// run writes the bill of materials of a file. If version is empty, it uses that in the binary.
 func run(out io.Writer, file, version string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -57,7 +56,7 @@ func run(out io.Writer, file, version string) error {
 	return encoder.Encode(describe(info, path.Base(file), sha256.Sum256(content)))
 }
 
-// The part of CycloneDX 1.6 that is used: https://cyclonedx.org/docs/1.6/json/.
+// These types are the part of CycloneDX 1.6 that is needed: https://cyclonedx.org/docs/1.6/json/.
 type (
 	bom struct {
 		Format       string       `json:"bomFormat"`
@@ -88,8 +87,8 @@ type (
 	}
 )
 
-// describe lists the binary's modules and Go's standard library. Which module needs which is not
-// recorded in a binary, so that the binary is said to depend on all of them.
+// describe lists the binary's modules and Go's standard library. A binary does not record which
+// module needs which, so it is listed as depending on all of them.
 func describe(info *debug.BuildInfo, name string, sum [sha256.Size]byte) bom {
 	main := library(&info.Main)
 	main.Type = "application"
@@ -118,10 +117,10 @@ func describe(info *debug.BuildInfo, name string, sum [sha256.Size]byte) bom {
 	}
 }
 
-// library describes one module. Its hash is the one of go.sum, which covers the module's files
-// (https://go.dev/ref/mod#go-sum-files), written in hexadecimal as CycloneDX wants it.
+// library describes one module. Its hash is that of go.sum, which covers the module's files
+// (https://go.dev/ref/mod#go-sum-files), in hexadecimal as CycloneDX requires.
 func library(module *debug.Module) component {
-	// Package URL, type golang: only '+' and the like in a version need an escape.
+	// In a package URL of type golang, only characters such as '+' in a version need an escape.
 	purl := "pkg:golang/" + module.Path + "@" + url.QueryEscape(module.Version)
 	c := component{Type: "library", Ref: purl, Name: module.Path, Version: module.Version, PURL: purl}
 	if sum, found := strings.CutPrefix(module.Sum, "h1:"); found {

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-func TestDescribe(t *testing.T) {
+// Each module and the standard library become a component on which the binary depends.
+func TestModulesBecomeComponents(t *testing.T) {
 	info := &debug.BuildInfo{
 		GoVersion: "go1.26.8",
 		Main:      debug.Module{Path: "example.com/app", Version: "v1.0.0"},
@@ -50,8 +51,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// The test binary itself is a Go binary at hand.
-func TestRunIsReproducible(t *testing.T) {
+// Two runs with one binary write the same text. The test binary serves as the example.
+func TestOutputIsReproducible(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,8 @@ func TestRunIsReproducible(t *testing.T) {
 	}
 }
 
-func TestRunRefusesWhatIsNoGoBinary(t *testing.T) {
+// A file that is not a Go binary is an error, and nothing is written.
+func TestOtherFilesAreRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(file, []byte("no binary"), 0o600); err != nil {
 		t.Fatal(err)

@@ -24,11 +24,11 @@ import (
 	planner "github.com/external-backend/operator/internal/endpointslice"
 )
 
-// perSlice is the cap of both contenders.
+// perSlice is the maximum number of endpoints per slice for both contenders.
 const perSlice = 100
 
-// contender brings a store from what it holds to what is wanted. prepare turns a state into the
-// contender's own input, which is not measured.
+// contender changes a store to a wanted state. prepare turns the state into the contender's input,
+// and is not measured.
 type contender interface {
 	name() string
 	prepare(state)
@@ -39,7 +39,7 @@ func address(id int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(id >> 16), byte(id >> 8), byte(id)})
 }
 
-// ours is internal/endpointslice.
+// ours is the planner in internal/endpointslice.
 type ours struct {
 	template planner.Template
 	ports    []planner.Port
@@ -68,7 +68,7 @@ func (o *ours) name() string { return "ours" }
 func (o *ours) prepare(s state) {
 	o.desired = make([]planner.Endpoint, len(s))
 	for i, b := range s {
-		// Upstream names the node of every endpoint, so we do too.
+		// Upstream sets the node of every endpoint, so we set it, too.
 		o.desired[i] = planner.Endpoint{
 			Target: cmp.Or(b.zone, "pool"), Addr: address(b.id), Ports: o.ports,
 			Zone: b.zone, NodeName: "node-" + b.zone,
@@ -106,7 +106,7 @@ func newUpstream() *upstream {
 			ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{corev1.LabelTopologyZone: zone}},
 		}
 		if err := nodes.Add(node); err != nil {
-			panic(err) // a Node has a name
+			panic(err) // every Node has a name
 		}
 	}
 	c := &client{}
@@ -163,11 +163,11 @@ func newPod(b backend) *corev1.Pod {
 func (u *upstream) sync(existing []*discoveryv1.EndpointSlice, st *store) {
 	u.client.store = st
 	if err := u.reconciler.Reconcile(logr.Discard(), u.service, u.pods, existing, time.Time{}); err != nil {
-		panic(err) // the store refuses nothing
+		panic(err) // the store never returns an error
 	}
 }
 
-// client is as much of a clientset as the reconciler uses: it writes into a store.
+// client is the part of a clientset that the reconciler uses. It writes to a store.
 type client struct {
 	kubernetes.Interface
 	discoveryclient.DiscoveryV1Interface

@@ -1,6 +1,6 @@
-// Command slices leads the slice planner and the reconciler of Kubernetes' own endpointslice
-// controller through the same traces, in one run, and prints what both wrote and what it cost. It
-// exits with 1 where a goal is missed.
+// Command slices runs the slice planner and the reconciler of Kubernetes' own endpointslice
+// controller on the same traces, and prints what both write and what it costs. It exits with 1 if a
+// goal is missed.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 	os.Exit(report(goals))
 }
 
-// row is one line of the table, in the form that the documentation has it.
+// row is the format of a line of the table, as in the documentation.
 const row = "| %-46s | %-8s | %6s | %6s | %5s | %9s | %8s | %14s | %5s | %12s | %11s | %7s |\n"
 
 func (r *result) print(trace, contender string) {
@@ -53,7 +53,7 @@ func (r *result) print(trace, contender string) {
 		fixed(r.cpu.Seconds()*1000/steps, 3), fixed(float64(r.allocations)/steps, 0), strconv.Itoa(r.missing))
 }
 
-// ratio is a/b, and 1 where both are nothing.
+// ratio returns a/b, or 1 if both are equal.
 func ratio[T int | time.Duration](a, b T) float64 {
 	if a == b {
 		return 1
@@ -61,7 +61,7 @@ func ratio[T int | time.Duration](a, b T) float64 {
 	return float64(a) / float64(b)
 }
 
-// goal is a figure that must not be above its limit.
+// goal is a figure with its upper limit.
 type goal struct {
 	name       string
 	got, limit float64

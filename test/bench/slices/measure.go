@@ -10,18 +10,18 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// result is what one contender did on one trace.
+// result is the result of one contender on one trace.
 type result struct {
-	steps, writes, least int     // least: the sum of W*
-	json, protobuf       int     // bytes of what was created and updated
+	steps, writes, least int     // least is the sum of W*
+	json, protobuf       int     // bytes of created and updated slices
 	end, worst           float64 // slices / ideal
 	over                 int     // slices beyond 2 x ideal + 1, at worst
-	missing              int     // endpoints wanted before and after a step, and missing after a write in between
+	missing              int     // endpoints that are wanted before and after a step, but missing in between
 	cpu                  time.Duration
 	allocations          uint64
 }
 
-// run leads a contender through a trace.
+// run runs a contender on a trace.
 func run(c contender, t trace) result {
 	st := newStore()
 	if t.ground != nil {
@@ -44,8 +44,8 @@ func run(c contender, t trace) result {
 	return r
 }
 
-// measure adds the processor time of the whole process, garbage collection included, and the
-// allocations of f.
+// measure calls f, and adds its allocations and the processor time of the whole process, including
+// garbage collection.
 func (r *result) measure(f func()) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -59,12 +59,12 @@ func (r *result) measure(f func()) {
 func processorTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		panic(err) // no argument that could be wrong
+		panic(err) // the arguments are valid
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// least works out W* of a step on the layout that the contender has made itself.
+// least calculates W* of a step, for the layout that the contender itself has made.
 func least(s state, existing []*discoveryv1.EndpointSlice) int {
 	wanted := make(map[string]bool, len(s))
 	for _, b := range s {
@@ -91,7 +91,7 @@ func least(s state, existing []*discoveryv1.EndpointSlice) int {
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-// read adds up the writes of a step, and looks at what consumers saw in between.
+// read adds the writes of a step, and checks what consumers see in between.
 func (r *result) read(s state, existing []*discoveryv1.EndpointSlice, st *store) {
 	copies := map[string]int{}
 	count := func(slice *discoveryv1.EndpointSlice, by int) {
@@ -126,7 +126,7 @@ func (r *result) read(s state, existing []*discoveryv1.EndpointSlice, st *store)
 		if w.after != nil {
 			text, err := json.Marshal(w.after)
 			if err != nil {
-				panic(err) // a slice has nothing that JSON could not tell
+				panic(err) // every slice can be encoded as JSON
 			}
 			r.json += len(text)
 			r.protobuf += w.after.Size()

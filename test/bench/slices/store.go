@@ -2,7 +2,7 @@ package main
 
 import discoveryv1 "k8s.io/api/discovery/v1"
 
-// store stands for the API server: it holds slices and keeps a journal of writes.
+// store stands for the API server: it has slices and a journal of writes.
 type store struct {
 	list    []*discoveryv1.EndpointSlice
 	at      map[string]int // position in list
@@ -10,8 +10,7 @@ type store struct {
 	journal []write
 }
 
-// write is one write: what was there, nil for a creation, and what is there since, nil for a
-// deletion.
+// write is one write: the slice before it, nil for a creation, and after it, nil for a deletion.
 type write struct{ before, after *discoveryv1.EndpointSlice }
 
 func newStore() *store { return &store{at: map[string]int{}} }

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// backend is one endpoint of a trace: its number stands for its address and tells its age.
+// backend is one endpoint of a trace. Its number gives its address and its age.
 type backend struct {
 	id    int
 	zone  string
 	ready bool
 }
 
-// state is what is wanted at one step, in the order of age.
+// state is the wanted endpoints of one step, in the order of age.
 type state []backend
 
 func fresh(first, n int, zone string) state {
@@ -24,15 +24,15 @@ func fresh(first, n int, zone string) state {
 	return s
 }
 
-// trace is a sequence of wanted states. The ground is laid before, and not measured; where there is
-// none, every step begins with nothing.
+// trace is a sequence of wanted states. ground is the state before the first step; it is not
+// measured. Without ground, every step starts from an empty store.
 type trace struct {
 	name   string
 	ground state
 	steps  iter.Seq[state]
 }
 
-// traces returns all of them; every run has the same random choices.
+// traces returns all traces. Every run has the same random choices.
 func traces() []trace {
 	return []trace{
 		{"rest, 10,000 endpoints, 20 syncs", fresh(0, 10_000, ""), repeat(20, fresh(0, 10_000, ""))},
@@ -88,8 +88,8 @@ func replaceOldest(n, by int) iter.Seq[state] {
 	}
 }
 
-// replaceRandom replaces all of n, by so many at a time, and all that replaced them again: one time
-// over the luck of the draw is 1 %.
+// replaceRandom replaces all n endpoints in random order, by at a time, and does so several times:
+// after a single time, the result would vary by 1 % with the order.
 func replaceRandom(n, by, times int) iter.Seq[state] {
 	return func(yield func(state) bool) {
 		r, s := random(), fresh(0, n, "")
@@ -135,7 +135,7 @@ func wander(n, times int) iter.Seq[state] {
 	return func(yield func(state) bool) { small(random(), fresh(0, n, ""), n, n, times, yield) }
 }
 
-// small makes changes of one to five endpoints that keep the number around n: some leave, some
+// small changes one to five endpoints at a time, and keeps their number near n: some leave, some
 // come, some flip.
 func small(r *rand.Rand, s state, n, next, times int, yield func(state) bool) {
 	for range times {
@@ -160,14 +160,14 @@ func small(r *rand.Rand, s state, n, next, times int, yield func(state) bool) {
 
 func threeZones(n int) state {
 	var s state
-	for i := range 3 * n { // they come mixed, as machines of an autoscaler do
+	for i := range 3 * n { // zones alternate, as with an autoscaler
 		s = append(s, backend{id: i, zone: []string{"a", "b", "c"}[i%3], ready: true})
 	}
 	return s
 }
 
-// zoneOut lets what happens to zone b happen, and then undoes it; keep reports whether an endpoint
-// of the zone stays.
+// zoneOut changes the endpoints of zone b, and then reverts the change. keep reports whether an
+// endpoint stays.
 func zoneOut(n int, keep func(*backend) bool) iter.Seq[state] {
 	return func(yield func(state) bool) {
 		var out state

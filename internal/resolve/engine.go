@@ -233,8 +233,8 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 	e.workers += spawn
 
 	wait = idleWait
-	if len(e.schedule) > 0 {
-		wait = e.schedule[0].at.Sub(now)
+	if _, at, ok := e.schedule.First(); ok {
+		wait = at.Sub(now)
 	}
 	e.wakeAt = now.Add(wait)
 	return wait, spawn, slices.Collect(maps.Keys(owners))

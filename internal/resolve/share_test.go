@@ -479,8 +479,8 @@ func TestForgetLeavesNothing(t *testing.T) {
 		if n := h.dns.count("db.example.com A") + h.dns.count("bad.example.com A"); n != asked {
 			t.Errorf("asked %d times for nobody", n-asked)
 		}
-		if len(h.records) != 0 || len(h.schedule) != 0 || len(h.stale) != 0 {
-			t.Errorf("%d records, %d timers and %d stale names remain", len(h.records), len(h.schedule), len(h.stale))
+		if len(h.records) != 0 || h.schedule.Len() != 0 || len(h.stale) != 0 {
+			t.Errorf("%d records, %d timers and %d stale names remain", len(h.records), h.schedule.Len(), len(h.stale))
 		}
 	})
 }

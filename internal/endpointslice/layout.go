@@ -76,9 +76,7 @@ func (l *Layout) Refresh(t *Template, existing []*discoveryv1.EndpointSlice) (ne
 
 	next = new(*l)
 	next.slices = slices.Clone(l.slices)
-	if l.healthy == nil {
-		next.healthy = make([]bool, len(l.desired))
-	}
+	next.healthy = nil
 	for _, s := range existing {
 		i, found := slices.BinarySearchFunc(next.slices, s.Name, layoutSlice.compareName)
 		if !found {
@@ -94,10 +92,14 @@ func (l *Layout) Refresh(t *Template, existing []*discoveryv1.EndpointSlice) (ne
 		if !l.matchesExceptConditions(s, ls.members) {
 			return nil, false
 		}
-		if l.healthy != nil && &next.healthy[0] == &l.healthy[0] {
-			next.healthy = slices.Clone(l.healthy)
+		if next.healthy == nil {
+			next.healthy = make([]bool, len(l.desired))
+			copy(next.healthy, l.healthy)
 		}
 		next.readHealth(ls)
+	}
+	if next.healthy == nil {
+		next.healthy = l.healthy
 	}
 	return next, true
 }

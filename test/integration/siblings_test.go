@@ -8,7 +8,7 @@ import (
 )
 
 // When an ExternalBackend without slices is deleted, the next one gets the Service that it had
-// adopted. No event of a slice tells it so.
+// adopted, although no slice changes.
 func TestNextBackendAdoptsAfterDeletion(t *testing.T) {
 	h := parallel(t)
 	for how, name := range map[metav1.DeletionPropagation]string{

@@ -13,19 +13,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Events about the prober itself.
+// The reasons of events about the prober itself.
 const (
 	eventProbesBlind    = "ProbesBlind"
 	eventProbesSeeAgain = "ProbesSeeAgain"
 )
 
-// sightEvents tells on the manager's Lease, or on its namespace where there is none, that the
-// prober has come to take itself for blind, and that it does so no longer.
+// sightEvents records events when the prober takes itself for blind, and when it no longer does.
+// They are about the Lease of the manager, or about its namespace if there is none.
 type sightEvents struct {
 	live     client.Reader
 	recorder events.EventRecorder
 	lease    types.NamespacedName // without a name there is none
-	news     chan sightChange
+	changes  chan sightChange
 }
 
 type sightChange struct {
@@ -34,13 +34,13 @@ type sightChange struct {
 }
 
 func newSightEvents(live client.Reader, recorder events.EventRecorder, lease types.NamespacedName) *sightEvents {
-	return &sightEvents{live: live, recorder: recorder, lease: lease, news: make(chan sightChange, 16)}
+	return &sightEvents{live: live, recorder: recorder, lease: lease, changes: make(chan sightChange, 16)}
 }
 
-// changed takes news of the probing engine. It never blocks: news that nobody hears is dropped.
+// changed is called by the prober. It never blocks: a change that nobody receives is dropped.
 func (s *sightEvents) changed(blind bool, silent, healthy int) {
 	select {
-	case s.news <- sightChange{blind, silent, healthy}:
+	case s.changes <- sightChange{blind, silent, healthy}:
 	default:
 	}
 }
@@ -51,7 +51,7 @@ func (s *sightEvents) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case change := <-s.news:
+		case change := <-s.changes:
 			s.record(ctx, change)
 		}
 	}
@@ -68,7 +68,8 @@ func (s *sightEvents) record(ctx context.Context, change sightChange) {
 	s.recorder.Eventf(s.regarding(ctx), nil, kind, reason, "Probe", "%s", note)
 }
 
-// regarding refers to the Lease, with its UID if the API server answers, or to the namespace.
+// regarding returns a reference to the Lease, with its UID if the API server answers, or to the
+// namespace.
 func (s *sightEvents) regarding(ctx context.Context) *corev1.ObjectReference {
 	if s.lease.Name == "" {
 		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: s.lease.Namespace}

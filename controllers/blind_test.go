@@ -58,7 +58,7 @@ func TestBlindProberIsRecordedOnTheLease(t *testing.T) {
 				t.Errorf("want %q, got %q", want, got)
 			}
 
-			for range 2 * cap(s.news) { // run has ended, and changed does not block
+			for range 2 * cap(s.changes) { // run has ended, and changed does not block
 				s.changed(true, 95, 100)
 			}
 		})

@@ -42,5 +42,7 @@ func (o *observation) lostOwner() bool {
 	if s != nil && managed && metav1.GetControllerOf(s) == nil && plan.Owns(b, s) && !plan.Adopted(b, s) {
 		return true
 	}
-	return slices.ContainsFunc(o.slices, func(s *discoveryv1.EndpointSlice) bool { return metav1.GetControllerOf(s) == nil })
+	return slices.ContainsFunc(o.slices, func(s *discoveryv1.EndpointSlice) bool {
+		return metav1.GetControllerOf(s) == nil
+	})
 }

@@ -14,28 +14,29 @@ import (
 
 const (
 	// workers is how many reconciles run at once. They mostly wait for the API server, so there are
-	// more of them than processors; but each may hold the plan of a large ExternalBackend in
+	// more of them than processors. But each may hold the plan of a large ExternalBackend in
 	// memory.
 	workers = 16
-	// patience is how long a reconcile may wait for the API server in all before its worker turns
-	// to another one. It is shorter the more of them wait already, so that many slow ones together
-	// hold the workers hardly longer than one does.
+	// patience is how long a reconcile may wait for the API server in all before its worker starts
+	// another one. It is shorter when many wait already, so that many slow reconciles together
+	// occupy the workers hardly longer than one does.
 	patience = 500 * time.Millisecond
-	// maxDetached bounds how many reconciles wait without a worker. Those beyond keep theirs.
+	// maxDetached bounds how many reconciles wait without a worker. All others keep theirs.
 	maxDetached = 128
 )
 
-// flights runs reconciles so that none holds a worker while a slow API server, or a webhook in it,
-// lets it wait: a failover elsewhere is not to stand behind it. Such a reconcile goes on by itself.
-// When it ends its key comes into the queue once more, to have its result taken.
+// flights runs reconciles so that none occupies a worker while it waits for a slow API server, or
+// for a webhook: no failover of another ExternalBackend has to wait for it. Such a reconcile is
+// detached: it continues without a worker. When it ends, its key goes into the queue once more, so
+// that a worker returns its result.
 type flights struct {
-	// requeue has a key reconciled soon.
+	// requeue puts a key into the queue.
 	requeue func(types.NamespacedName)
 
 	mu       sync.Mutex
 	byKey    map[types.NamespacedName]*flight
 	detached int
-	idle     chan struct{} // closed when the last detached one ends; nil as long as nobody waits for that
+	idle     chan struct{} // closed when the last detached one ends; nil until somebody waits for that
 }
 
 // flight is one reconcile.
@@ -49,14 +50,14 @@ type flight struct {
 	result ctrl.Result // result and err are there when done is closed
 	err    error
 
-	// landed, detached and again are guarded by flights.mu. again: the key came up meanwhile.
-	landed, detached, again bool
+	// ended, detached and again are guarded by flights.mu. again is set when the key has come up
+	// meanwhile.
+	ended, detached, again bool
 }
 
 type flightKey struct{}
 
-// awaiting counts the time from now until the returned function is called as waiting for the API
-// server.
+// awaiting counts the time until the caller calls over as waiting for the API server.
 func awaiting(ctx context.Context) (over func()) {
 	f, ok := ctx.Value(flightKey{}).(*flight)
 	if !ok {
@@ -70,14 +71,14 @@ func awaiting(ctx context.Context) (over func()) {
 	}
 }
 
-// run calls do, which never runs twice at a time for one key, and returns what came of it, or
-// nothing yet where that takes too long.
+// run calls do, never twice at a time for one key, and returns its result. If that takes too long,
+// it returns an empty result, and the real one when it is called again.
 func (f *flights) run(ctx context.Context, req ctrl.Request, do reconcile.Func) (ctrl.Result, error) {
 	current, result, err := f.begin(req.NamespacedName)
 	if current == nil {
 		return result, err
 	}
-	go f.fly(ctx, req, current, do) // its worker waits for it, or wait does
+	go f.execute(ctx, req, current, do) // run or wait waits for it
 	select {
 	case <-current.done:
 	case <-current.late:
@@ -86,24 +87,26 @@ func (f *flights) run(ctx context.Context, req ctrl.Request, do reconcile.Func) 
 		}
 		<-current.done
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.byKey, req.NamespacedName)
 	return current.result, current.err
 }
 
-// begin returns a new flight, or nil and what to say where there is one already: its result, where
-// it has landed and nothing came up since it began.
+// begin returns a new flight. If there is one already, it returns nil and what run returns: the
+// result of that flight, if it has ended and its key has not come up since it began.
 func (f *flights) begin(key types.NamespacedName) (*flight, ctrl.Result, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if before := f.byKey[key]; before != nil && !before.landed {
+	if before := f.byKey[key]; before != nil && !before.ended {
 		before.again = true
 		return nil, ctrl.Result{}, nil
 	} else if before != nil && !before.again {
 		delete(f.byKey, key)
 		return nil, before.result, before.err
 	}
+
 	if f.byKey == nil {
 		f.byKey = map[types.NamespacedName]*flight{}
 	}
@@ -114,11 +117,11 @@ func (f *flights) begin(key types.NamespacedName) (*flight, ctrl.Result, error) 
 	return current, ctrl.Result{}, nil
 }
 
-// detach reports whether the flight goes on without its worker.
+// detach reports whether the flight continues without its worker.
 func (f *flights) detach(current *flight) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if current.landed || f.detached >= maxDetached || f.idle != nil {
+	if current.ended || f.detached >= maxDetached || f.idle != nil {
 		return false
 	}
 	current.detached = true
@@ -126,31 +129,37 @@ func (f *flights) detach(current *flight) bool {
 	return true
 }
 
-func (f *flights) fly(ctx context.Context, req ctrl.Request, current *flight, do reconcile.Func) {
+// execute calls do and ends the flight. A flight that was detached is requeued, so that a worker
+// returns its result.
+func (f *flights) execute(ctx context.Context, req ctrl.Request, current *flight, do reconcile.Func) {
 	defer func() {
-		if reason := recover(); reason != nil { // as controller-runtime does where it can
+		if reason := recover(); reason != nil { // as controller-runtime does for its workers
 			for _, handle := range utilruntime.PanicHandlers {
 				handle(ctx, reason)
 			}
 			current.err = fmt.Errorf("panic: %v [recovered]", reason)
 		}
-		f.mu.Lock()
-		current.landed = true
-		detached := current.detached
-		if detached {
-			f.detached--
-			f.closeIdle()
-		}
-		f.mu.Unlock()
-		close(current.done)
-		if detached {
+		if f.end(current) {
 			f.requeue(req.NamespacedName)
 		}
 	}()
 	current.result, current.err = do(context.WithValue(ctx, flightKey{}, current), req)
 }
 
-// wait returns when ctx has ended, and all reconciles without a worker with it.
+// end marks a flight as ended, and reports whether it was detached.
+func (f *flights) end(current *flight) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	current.ended = true
+	if current.detached {
+		f.detached--
+		f.closeIdle()
+	}
+	close(current.done)
+	return current.detached
+}
+
+// wait returns when ctx and all detached reconciles have ended.
 func (f *flights) wait(ctx context.Context) error {
 	<-ctx.Done()
 	f.mu.Lock()
@@ -161,7 +170,7 @@ func (f *flights) wait(ctx context.Context) error {
 	return nil
 }
 
-// closeIdle is called with mu held.
+// closeIdle closes idle if no detached reconcile is left. It is called with mu held.
 func (f *flights) closeIdle() {
 	if f.idle != nil && f.detached == 0 {
 		close(f.idle)

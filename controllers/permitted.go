@@ -13,7 +13,9 @@ import (
 )
 
 // filterPublished separates the endpoints that policy allows from those that it denies.
-func (r *reconciliation) filterPublished(published []*discoveryv1.EndpointSlice, denied []endpointslice.Endpoint) plan.Filtered {
+func (r *reconciliation) filterPublished(
+	published []*discoveryv1.EndpointSlice, denied []endpointslice.Endpoint,
+) plan.Filtered {
 	view := r.observed.view
 	return plan.FilterPublished(plan.FilterInput{
 		Backend: r.backend, Published: endpointslice.Published(published).Endpoints(), Withdrawn: denied,

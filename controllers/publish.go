@@ -112,12 +112,14 @@ func (r *reconciliation) planSlices() slicePlan {
 }
 
 // resolve hands the names to the resolver and returns its answers, by target.
-func (r *reconciliation) resolve(families plan.Families, published *endpointslice.PublishedEndpoints) map[string]plan.Answer {
-	names := wanted(r.backend, families, r.observed.view)
+func (r *reconciliation) resolve(
+	families plan.Families, published *endpointslice.PublishedEndpoints,
+) map[string]plan.Answer {
+	names := r.targetNames(families, published)
 	engines := &r.state.engines
-	r.Resolver.Sync(r.key(), r.permittedDNS(), names.wanted(r.backend, published, !engines.started))
+	r.Resolver.Sync(r.key(), r.permittedDNS(), names.wanted(!engines.started))
 	engines.started = true
-	return names.answers(r.backend, published, r.Resolver.Snapshot(r.key()))
+	return names.answers(r.Resolver.Snapshot(r.key()))
 }
 
 // probe hands the planned probes to the prober and takes its verdicts.

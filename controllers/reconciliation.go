@@ -44,7 +44,10 @@ func (r *reconciliation) desired() []endpointslice.Endpoint {
 	return r.planned()
 }
 
-func newReconciliation(r *Reconciler, observed *observation, state *backendState, events []pendingEvent) *reconciliation {
+// newReconciliation begins an attempt. events are those of the attempts before it.
+func newReconciliation(
+	r *Reconciler, observed *observation, state *backendState, events []pendingEvent,
+) *reconciliation {
 	return &reconciliation{
 		Reconciler: r, backend: observed.backend, observed: observed, state: state,
 		service: observed.service, slices: observed.slices,

@@ -175,7 +175,7 @@ func (r *reconciliation) serviceRefused(ctx context.Context, planned *corev1.Ser
 		message += "; it is as it was, and this change of type is not tried again before spec.service or spec.ports changes"
 		spec := &r.backend.Spec
 		r.state.planning.headless = headlessTransition{service: spec.Service, ports: spec.Ports, why: message}
-	case r.service != nil && r.service.Spec.ExternalName == plan.UnresolvableName && r.service.Spec.Type != planned.Spec.Type:
+	case r.leadsNowhere() && r.service.Spec.Type != planned.Spec.Type:
 		message += "; until it can, it leads nowhere"
 	}
 	r.result.fail(v1alpha1.ReasonApplyFailed, message, err)
@@ -184,14 +184,20 @@ func (r *reconciliation) serviceRefused(ctx context.Context, planned *corev1.Ser
 
 // refused reports whether the API server has refused the transition that the spec of b asks for.
 func (t *headlessTransition) refused(b *v1alpha1.ExternalBackend) bool {
-	return t.why != "" && equality.Semantic.DeepEqual(t.service, b.Spec.Service) && equality.Semantic.DeepEqual(t.ports, b.Spec.Ports)
+	return t.why != "" &&
+		equality.Semantic.DeepEqual(t.service, b.Spec.Service) && equality.Semantic.DeepEqual(t.ports, b.Spec.Ports)
+}
+
+// leadsNowhere reports whether the Service is between two types, or its name is denied.
+func (r *reconciliation) leadsNowhere() bool {
+	return r.service != nil && r.service.Spec.ExternalName == plan.UnresolvableName
 }
 
 // rollBackService gives a Service in transition its former spec back, with its cluster IP and node
 // ports, and reports whether it did.
 func (r *reconciliation) rollBackService(ctx context.Context) bool {
 	from := r.state.planning.headless.from
-	if from == nil || r.service == nil || r.service.UID != from.UID || r.service.Spec.ExternalName != plan.UnresolvableName {
+	if from == nil || !r.leadsNowhere() || r.service.UID != from.UID {
 		return false
 	}
 	former := r.service.DeepCopy()

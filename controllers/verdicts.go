@@ -8,34 +8,34 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// verdicts are what is known of the probed endpoints at one moment; states are parallel to probes.
+// verdicts are what the prober knows of the endpoints at one moment. states is parallel to probes.
 type verdicts struct {
 	probes []plan.Probe
 	states []probe.State
 }
 
-// state is that of one probe, in the planner's words.
+// state returns the state of one probe in the type of the planner.
 func (v verdicts) state(i int) plan.ProbeState {
 	if i >= len(v.states) {
 		return plan.ProbeState{}
 	}
-	return plan.ProbeState{Verdict: plan.Verdict(v.states[i].Verdict), Reason: v.states[i].Reason, Detail: v.states[i].Detail}
+	s := &v.states[i]
+	return plan.ProbeState{Verdict: plan.Verdict(s.Verdict), Reason: s.Reason, Detail: s.Detail}
 }
 
-// blind reports whether some endpoint is silent while the prober takes itself for blind.
+// blind reports whether an endpoint is silent while the prober takes itself for blind.
 func (v verdicts) blind() bool {
 	return slices.ContainsFunc(v.states, func(s probe.State) bool { return s.Blind })
 }
 
-// transition is the news of one endpoint.
+// transition is the change of the verdict of one endpoint.
 type transition struct {
 	id      probe.ID
 	at      netip.AddrPort // where it is probed
 	was, is probe.State
 }
 
-// cause says why the endpoint is unhealthy: the fixed word, and what was seen where there is more
-// to say.
+// cause says why the endpoint is unhealthy: the reason, and the detail if there is one.
 func (t *transition) cause() string {
 	if t.is.Detail == "" {
 		return t.is.Reason
@@ -43,8 +43,8 @@ func (t *transition) cause() string {
 	return t.is.Reason + " (" + t.is.Detail + ")"
 }
 
-// since tells which endpoints have another verdict than in before, or flap where they did not, in
-// the order of their IDs. What is not in before was Unknown.
+// since returns the endpoints that have another verdict than in before, or that flap and did not,
+// in the order of their IDs. An endpoint that is not in before was Unknown.
 func (v verdicts) since(before verdicts) []transition {
 	var out []transition
 	add := func(i int, was probe.State) {
@@ -69,7 +69,7 @@ func (v verdicts) since(before verdicts) []transition {
 	return out
 }
 
-// same: the two are one list.
+// same reports whether both are the same list in memory.
 func same(a, b []plan.Probe) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

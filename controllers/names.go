@@ -1,0 +1,112 @@
+package controllers
+
+import (
+	"cmp"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/endpointslice"
+	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/policy"
+	"github.com/external-backend/operator/internal/resolve"
+)
+
+// targetNames are the names by which targets are given.
+type targetNames struct {
+	backend *v1alpha1.ExternalBackend
+	// published is what the slices publish.
+	published *endpointslice.PublishedEndpoints
+	// questions are to be looked up, by target. refusals are what policy says about the names
+	// themselves. A name that it denies is not looked up, because a query, too, reaches somebody.
+	questions map[string]resolve.Question
+	refusals  map[string]plan.Refusal
+}
+
+func (r *reconciliation) targetNames(f plan.Families, published *endpointslice.PublishedEndpoints) targetNames {
+	b := r.backend
+	out := targetNames{
+		backend: b, published: published,
+		questions: map[string]resolve.Question{}, refusals: map[string]plan.Refusal{},
+	}
+	for i := range b.Spec.Targets {
+		t := &b.Spec.Targets[i]
+		name := cmp.Or(t.Hostname, t.SRVName)
+		if name == "" || t.AdminState == v1alpha1.AdminStateDisabled {
+			continue
+		}
+		var ports []policy.Port
+		if t.SRVName == "" { // else the SRV records have the ports
+			ports = targetPorts(b, t)
+		}
+		refusal := refusalOf(r.observed.view.Lookup(name, ports...))
+		out.refusals[t.Name] = refusal
+		if !refusal.Denied {
+			out.questions[t.Name] = resolve.Question{Name: name, SRV: t.SRVName != "", Families: families(f)}
+		}
+	}
+	return out
+}
+
+// publishedAddrs returns the published addresses of the targets that choose accepts, by target.
+func (n *targetNames) publishedAddrs(choose func(target string) bool) map[string][]resolve.Addr {
+	out := map[string][]resolve.Addr{}
+	for _, e := range n.published.Endpoints() {
+		question, ok := n.questions[e.Target]
+		if !ok || !e.DrainUntil.IsZero() || !choose(e.Target) {
+			continue
+		}
+		addr := resolve.Addr{IP: e.Addr, Rank: e.Rank}
+		if question.SRV { // the port of the record is that of the first of spec.ports
+			for _, p := range e.Ports {
+				if p.Name == n.backend.Spec.Ports[0].Name {
+					addr.Port = uint16(p.Port)
+				}
+			}
+		}
+		out[e.Target] = append(out[e.Target], addr)
+	}
+	return out
+}
+
+// wanted returns the names that the resolver is to keep current. Only at the start do the published
+// addresses count as the last good answer of a name. Later the resolver knows better, and a target
+// whose name was changed must not keep the addresses of the former name.
+func (n *targetNames) wanted(start bool) []resolve.Wanted {
+	var published map[string][]resolve.Addr
+	if start {
+		published = n.publishedAddrs(func(string) bool { return true })
+	}
+	out := make([]resolve.Wanted, 0, len(n.questions))
+	for target, question := range n.questions {
+		out = append(out, resolve.Wanted{Question: question, Seed: published[target]})
+	}
+	return out
+}
+
+// answers turns the snapshot of the resolver into one answer for each target. Until a changed name
+// has its first answer, its target keeps its published addresses.
+func (n *targetNames) answers(snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
+	out := make(map[string]plan.Answer, len(n.refusals))
+	for target, refusal := range n.refusals {
+		if refusal.Denied {
+			out[target] = plan.Answer{Status: plan.AnswerCurrent, Refusal: refusal}
+		}
+	}
+
+	waiting := map[string]bool{}
+	for target, question := range n.questions {
+		a, ok := snapshot[question]
+		if !ok || a.Status == resolve.Pending && len(a.Addrs) == 0 {
+			waiting[target] = true
+			a = resolve.Answer{Status: resolve.Pending}
+		}
+		out[target] = answer(&a, n.refusals[target])
+	}
+	if len(waiting) == 0 {
+		return out
+	}
+
+	for target, addrs := range n.publishedAddrs(func(target string) bool { return waiting[target] }) {
+		out[target] = answer(&resolve.Answer{Status: resolve.Pending, Addrs: addrs}, n.refusals[target])
+	}
+	return out
+}

@@ -91,7 +91,7 @@ func TestFailedWriteKeepsNoUnhealthyEndpointReady(t *testing.T) {
 	env.reconciler.policies.rulesChanged()
 	_, _ = env.reconcile()
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.4")]; ok {
-		t.Error("an endpoint that policy denies stays")
+		t.Error("an endpoint that policy refuses stays")
 	}
 
 	env.refuse = refuseNothing

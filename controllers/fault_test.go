@@ -127,8 +127,8 @@ func (s *scenario) begin(t *testing.T) *testEnv {
 	return newTestEnv(t, s.objects()...)
 }
 
-// scenarioStep is one step of a scenario as it goes undisturbed: the objects before it, how many writes
-// it takes, and the state after it.
+// scenarioStep is one step of a scenario as it goes undisturbed: the objects before it, how many
+// writes it takes, and the state after it.
 type scenarioStep struct {
 	before   []client.Object
 	known    map[string]resolve.Answer

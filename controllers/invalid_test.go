@@ -59,7 +59,7 @@ func TestLastValidSpecHolds(t *testing.T) {
 }
 
 // TestPolicyAppliesToAnInvalidSpec: an ExternalBackend with an invalid spec keeps its endpoints,
-// except for those that policy denies.
+// except for those that policy refuses.
 func TestPolicyAppliesToAnInvalidSpec(t *testing.T) {
 	env := literalEnv(t)
 	env.spec(invalidSpec)
@@ -84,7 +84,7 @@ func TestPolicyAppliesToAnInvalidSpec(t *testing.T) {
 	}
 }
 
-// TestPolicyAppliesDespiteInvalidLabels: although the labels in spec are invalid, a denied endpoint
+// TestPolicyAppliesDespiteInvalidLabels: although the labels in spec are invalid, a refused endpoint
 // is withdrawn.
 func TestPolicyAppliesDespiteInvalidLabels(t *testing.T) {
 	env := newTestEnv(t)
@@ -176,7 +176,7 @@ func TestPermittedEndpointsReturnWhileInvalid(t *testing.T) {
 }
 
 // TestRenamedTargetKeepsItsAddressesWhileInvalid: a target that an invalid spec renames keeps the
-// addresses that only its hostname allows, until policy denies the hostname.
+// addresses that only its hostname allows, until policy refuses the hostname.
 func TestRenamedTargetKeepsItsAddressesWhileInvalid(t *testing.T) {
 	env := newTestEnv(t)
 	rules := func(hostnames ...string) {

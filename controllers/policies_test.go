@@ -225,8 +225,8 @@ func (n nodeReader) List(ctx context.Context, list client.ObjectList, options ..
 	return n.Reader.List(ctx, list, options...)
 }
 
-// TestDeniedNameIsNotResolved: no DNS query is sent for a name that policy denies.
-func TestDeniedNameIsNotResolved(t *testing.T) {
+// TestRefusedNameIsNotResolved: no DNS query is sent for a name that policy refuses.
+func TestRefusedNameIsNotResolved(t *testing.T) {
 	env := newTestEnv(t)
 	env.reconciler.policies.defaultDeny = true
 	env.spec(poolSpec)

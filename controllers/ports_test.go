@@ -282,7 +282,7 @@ func TestExistingSlicesStayCurrentWhileNewOnesAreRefused(t *testing.T) {
 	_, _ = env.reconcile()
 	env.expectReady("http", "203.0.113.2")
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.3")]; ok {
-		t.Error("an endpoint that policy denies stays")
+		t.Error("an endpoint that policy refuses stays")
 	}
 
 	before := env.writes

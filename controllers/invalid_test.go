@@ -84,8 +84,8 @@ func TestPolicyAppliesToAnInvalidSpec(t *testing.T) {
 	}
 }
 
-// TestPolicyAppliesDespiteInvalidLabels: although the labels in spec are invalid, a refused endpoint
-// is withdrawn.
+// TestPolicyAppliesDespiteInvalidLabels: although the labels in spec are invalid, an endpoint that
+// policy refuses is withdrawn.
 func TestPolicyAppliesDespiteInvalidLabels(t *testing.T) {
 	env := newTestEnv(t)
 	setVerdict(probe.Healthy, 1, 3)(env)

@@ -57,9 +57,8 @@ func (r *Reconciler) requestsForService(ctx context.Context, o client.Object) []
 		return requests // listing the ExternalBackends has logged that the cache can't be read
 	}
 	for _, s := range list {
-		orphan := ownerless(s) && s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
 		owner := newRequest(s.Namespace, s.Labels[v1alpha1.LabelName])
-		if orphan && owner.Name != "" && !slices.Contains(requests, owner) {
+		if ownerless(s) && managedByUs(s) && owner.Name != "" && !slices.Contains(requests, owner) {
 			requests = append(requests, owner)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
 )
@@ -137,50 +136,3 @@ func (r leaderRunnable) Start(ctx context.Context) error { return r(ctx) }
 
 // NeedLeaderElection makes the manager run it on the leader only.
 func (r leaderRunnable) NeedLeaderElection() bool { return true }
-
-func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	for _, i := range indexes() {
-		if err := indexer.IndexField(ctx, i.object, i.field, i.values); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// index finds objects in the cache by a field.
-type index struct {
-	object client.Object
-	field  string
-	values client.IndexerFunc
-}
-
-func indexes() []index {
-	label := func(name string) client.IndexerFunc {
-		return func(o client.Object) []string {
-			if v := o.GetLabels()[name]; v != "" {
-				return []string{v}
-			}
-			return nil
-		}
-	}
-	backendOf := func(o client.Object) []string {
-		if o.GetLabels()[discoveryv1.LabelManagedBy] != v1alpha1.ManagedBy {
-			return nil
-		}
-		return label(v1alpha1.LabelName)(o)
-	}
-	ownerOf := func(o client.Object) []string {
-		s := o.(*discoveryv1.EndpointSlice)
-		if owner := metav1.GetControllerOf(s); owner != nil && (ours(s) || s.Labels[discoveryv1.LabelManagedBy] == "") {
-			return []string{string(owner.UID)}
-		}
-		return nil
-	}
-	serviceOf := func(o client.Object) []string { return []string{plan.ServiceName(o.(*v1alpha1.ExternalBackend))} }
-	return []index{
-		{&discoveryv1.EndpointSlice{}, indexBackend, backendOf},
-		{&discoveryv1.EndpointSlice{}, indexOwner, ownerOf},
-		{&discoveryv1.EndpointSlice{}, indexService, label(discoveryv1.LabelServiceName)},
-		{&v1alpha1.ExternalBackend{}, indexService, serviceOf},
-	}
-}

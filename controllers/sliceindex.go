@@ -13,13 +13,6 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// The fields by which the cache finds objects.
-const (
-	indexBackend = "backend" // EndpointSlices with our labels, by ExternalBackend
-	indexOwner   = "owner"   // EndpointSlices with our annotation or without a manager, by the UID of their controller
-	indexService = "service" // EndpointSlices and ExternalBackends, by Service
-)
-
 // slicesOf returns the slices with the labels of an ExternalBackend as the cache shows them, which
 // nobody may change.
 func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {

@@ -309,14 +309,6 @@ func TestLeaseIsHandedOver(t *testing.T) {
 		}
 		return *lease.Spec.HolderIdentity
 	}
-	acts := func(m *harness.Manager) bool {
-		for series := range m.Metrics() {
-			if strings.HasPrefix(series, "externalbackend_endpoints{") && strings.Contains(series, h.Namespace) {
-				return true
-			}
-		}
-		return false
-	}
 	set := startServers(h, 1)
 	h.ApplyBackend("web", spec(set.targets(), "", ""))
 	leader := h.StartManager("--leader-elect")
@@ -324,8 +316,8 @@ func TestLeaseIsHandedOver(t *testing.T) {
 	first := holder()
 	standby := h.StartManager("--leader-elect") // it returns once /readyz answers 200
 	h.WaitChecked(set.servers[0])
-	if !acts(leader) || acts(standby) {
-		t.Errorf("the leader acts: %t, the standby: %t", acts(leader), acts(standby))
+	if !reconciles(h, leader) || reconciles(h, standby) {
+		t.Errorf("the leader acts: %t, the standby: %t", reconciles(h, leader), reconciles(h, standby))
 	}
 	if now := holder(); now != first || first == "" {
 		t.Errorf("the lease is held by %q, then by %q", first, now)
@@ -342,7 +334,7 @@ func TestLeaseIsHandedOver(t *testing.T) {
 	})
 	h.WaitStates("web", harness.All(harness.Unhealthy, set.at(0)))
 	h.Eventually("the other manager to act", func() error {
-		if !acts(standby) {
+		if !reconciles(h, standby) {
 			return errors.New("it does not")
 		}
 		return nil
@@ -351,4 +343,16 @@ func TestLeaseIsHandedOver(t *testing.T) {
 	if now := holder(); now != "" {
 		t.Errorf("the lease is held by %q, but no manager runs", now)
 	}
+}
+
+// reconciles reports whether the manager has reconciled an ExternalBackend of the test. A standby
+// reconciles none.
+func reconciles(h *harness.Test, m *harness.Manager) bool {
+	h.T.Helper()
+	for series := range m.Metrics() {
+		if strings.HasPrefix(series, "externalbackend_endpoints{") && strings.Contains(series, h.Namespace) {
+			return true
+		}
+	}
+	return false
 }

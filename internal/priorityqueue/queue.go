@@ -1,11 +1,11 @@
 // Package priorityqueue provides a queue whose first item is the one with the least key.
 //
-// Both engines keep their schedules in it. Items can be moved and removed, which is all that it adds
-// to container/heap.
+// Both engines keep their schedules in it. Items can be moved and removed, which is all that it
+// adds to container/heap.
 package priorityqueue
 
-// A Queue holds items, each with a key. Set and Remove take O(log n), First takes constant time. The
-// zero value is an empty queue. A Queue is not safe for concurrent use.
+// A Queue holds items, each with a key. Set and Remove take O(log n), First takes constant time.
+// The zero value is an empty queue. A Queue is not safe for concurrent use.
 type Queue[K Key[K], T Item] struct{ entries []entry[K, T] } // a binary heap
 
 // Key is a key of a Queue. time.Time is one.

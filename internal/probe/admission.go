@@ -38,11 +38,11 @@ func (l *loop) queueLocked(t *target, due instant) {
 	}
 }
 
-// admitLocked begins the probes of the targets that are queued, as far as there are places. Of the
-// first fast and the first slow target, the one that has been due longer comes first.
+// admitLocked begins the probes of the targets that are queued, as far as there are places. Of
+// the first fast and the first slow target, the one that has been due longer comes first.
 //
-// A slow probe that is preempted here was not begun in the same run, because slow probes begin in the
-// order of what their namespaces hold.
+// A slow probe that is preempted here was not begun in the same run, because slow probes begin in
+// the order of what their namespaces hold.
 func (l *loop) admitLocked(now instant) {
 	for len(l.begun) < maxBegun {
 		fast, slow := l.admissibleLocked()
@@ -61,8 +61,8 @@ func (l *loop) admitLocked(now instant) {
 	l.waiting = true
 }
 
-// admissibleLocked returns the first fast and the first slow target that are queued, each nil where
-// there is no place for it. A slow one may take the place of another slow probe.
+// admissibleLocked returns the first fast and the first slow target that are queued, each nil
+// where there is no place for it. A slow one may take the place of another slow probe.
 func (l *loop) admissibleLocked() (fast, slow *target) {
 	free := l.inFlight.Len() < l.options.MaxConcurrent
 	if free {
@@ -81,8 +81,8 @@ func (l *loop) admissibleLocked() (fast, slow *target) {
 	return fast, slow
 }
 
-// beginLocked begins a probe of t, unless t no longer needs one. slow reports whether t was queued
-// among the slow ones, which have a place for it.
+// beginLocked begins a probe of t, unless t no longer needs one. slow reports whether t was
+// queued among the slow ones, which have a place for it.
 func (l *loop) beginLocked(t *target, slow bool, now instant) {
 	t.queued = false
 	if t.gone {
@@ -120,6 +120,6 @@ func (l *loop) newAttemptLocked(t *target, now instant) *attempt {
 	return a
 }
 
-// patience returns how long a probe may stay unanswered before it counts as slow. last is how long the
-// last success took.
+// patience returns how long a probe may stay unanswered before it counts as slow. last is how
+// long the last success took.
 func patience(last time.Duration) time.Duration { return min(max(minPatience, 4*last), slowAfter) }

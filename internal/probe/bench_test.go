@@ -15,7 +15,8 @@ func many(n int, port uint16) []Endpoint {
 	return list
 }
 
-// BenchmarkSync measures a Sync of 10,000 endpoints that changes nothing, and one that changes one.
+// BenchmarkSync measures a Sync of 10,000 endpoints that changes nothing, and one that changes
+// one.
 func BenchmarkSync(b *testing.B) {
 	e := New(Options{})
 	check := &Check{TCP: &TCPSocket{}, Period: sec, Timeout: sec, Confirm: sec}

@@ -14,14 +14,14 @@ const (
 	// minSilent is how many endpoints have to be silent, at least, for the prober to be blind.
 	minSilent = 5
 
-	// sightReturns is the percentage of the endpoints that were silent when the blindness began, which
-	// have to answer before it ends.
+	// sightReturns is the percentage of the endpoints that were silent when the blindness began,
+	// which have to answer before it ends.
 	sightReturns = 10
 )
 
 // sight tells silent endpoints from a blind prober: see docs/design/blind-prober.md. It counts
-// Healthy endpoints only, by the last thing that the prober heard from each. The cost of one probe is
-// constant.
+// Healthy endpoints only, by the last thing that the prober heard from each. The cost of one
+// probe is constant.
 type sight struct {
 	threshold int // percentage of the endpoints that are silent where the prober is blind; 0: it never is
 
@@ -134,9 +134,9 @@ func (s *sight) count(w *witness, o origin, add bool) {
 	}
 }
 
-// believes reports whether an endpoint may become Unhealthy by a silence that has lasted as long as
-// its thresholds ask for. started is when its last probe began. Where nearly all others are silent,
-// too, the prober is blind from now on.
+// believes reports whether an endpoint may become Unhealthy by a silence that has lasted as long
+// as its thresholds ask for. started is when its last probe began. Where nearly all others are
+// silent, too, the prober is blind from now on.
 func (s *sight) believes(w *witness, started, now instant) bool {
 	if s.blind {
 		return false
@@ -173,7 +173,8 @@ func (s *sight) turnBlind(since instant) {
 	s.unheard, s.returned = s.healthy.n-s.answers.after(since), 0
 }
 
-// returns ends a blindness in which enough endpoints have answered. It reports whether one has ended.
+// returns ends a blindness in which enough endpoints have answered. It reports whether one has
+// ended.
 func (s *sight) returns(now instant) bool {
 	if !s.blind || s.returned*100 < sightReturns*s.unheard {
 		return false
@@ -264,8 +265,8 @@ func (l *timeline) from(at instant) int {
 	return l.sum(bucket)
 }
 
-// after returns how many events have happened after the bucket of an instant, as far as their times
-// are known.
+// after returns how many events have happened after the bucket of an instant, as far as their
+// times are known.
 func (l *timeline) after(at instant) int {
 	return l.sum(max(bucketOf(at)+1, l.newest-bucketCount+1))
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// place is an endpoint of a fleet: its owner's number, and its own there.
+// place is an endpoint of a fleet: the number of its owner, and its number within the owner.
 type place struct{ owner, endpoint int }
 
 // fleet is a number of owners, each in a namespace and a /24 of its own unless told otherwise.
@@ -46,7 +46,7 @@ func (f fleet) list(owner int) []Endpoint {
 	return list
 }
 
-// outage is what a fleet lives through.
+// outage is a time in which the peers of a fleet answer differently.
 type outage struct {
 	fleet     fleet
 	threshold int
@@ -55,16 +55,16 @@ type outage struct {
 	after     func(place) peer // from its end on; nil: all answer
 }
 
-// seen is what the prober made of it.
+// seen is what the prober reported in an outage.
 type seen struct {
-	unhealthy map[place]time.Duration // when it was first told, since the outage began
-	blind     []time.Duration         // when that changed
+	unhealthy map[place]time.Duration // when each was reported first, since the outage began
+	blind     []time.Duration         // when the prober became blind, and when it was no longer
 	end       map[place]Verdict       // of those that are not Healthy
 	probes    int                     // in the last period of the outage
 }
 
-// live lets an engine live through an outage, and two minutes after it.
-func live(t *testing.T, o outage) (got seen) {
+// endure runs an engine through an outage, and for two minutes after it.
+func endure(t *testing.T, o outage) (got seen) {
 	got = seen{unhealthy: map[place]time.Duration{}, end: map[place]Verdict{}}
 	var begun time.Time
 	var e *Engine
@@ -137,8 +137,8 @@ func paced(change func(*Check)) func(int) *Check {
 
 var thousand, hundred = fleet{owners: 50, each: 20}, fleet{owners: 10, each: 10}
 
-// TestBlindProberTakesNothingDown: where this host hears from nearly nobody, nobody is Unhealthy
-// for it, neither then nor after it.
+// TestBlindProberTakesNothingDown has nearly all endpoints fall silent together. None is
+// Unhealthy for that, neither during the silence nor after it.
 func TestBlindProberTakesNothingDown(t *testing.T) {
 	unreachable := func(Endpoint) (outcome, time.Duration) { return failed(ReasonUnreachable), 20 * ms }
 	for name, o := range map[string]outage{
@@ -152,7 +152,9 @@ func TestBlindProberTakesNothingDown(t *testing.T) {
 		"but for 5 %":    {fleet: fleet{owners: 10, each: 20}, lasts: 10 * time.Minute, peers: some(20, answers, vanishes)},
 		"6 endpoints":    {fleet: fleet{owners: 2, each: 3}, lasts: 10 * time.Minute, peers: all(vanishes)},
 		"every second": {
-			fleet: fleet{owners: 20, each: 20, check: paced(func(c *Check) { c.Period, c.Timeout, c.Confirm = sec, sec, 200*ms })},
+			fleet: fleet{owners: 20, each: 20, check: paced(func(c *Check) {
+				c.Period, c.Timeout, c.Confirm = sec, sec, 200*ms
+			})},
 			lasts: 2 * time.Minute, peers: some(20, answers, vanishes),
 		},
 		"once a minute": {
@@ -182,7 +184,7 @@ func TestBlindProberTakesNothingDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.threshold = 90
-			got := live(t, o)
+			got := endure(t, o)
 			if len(got.unhealthy)+len(got.end) > 0 {
 				t.Errorf("%d of %d became Unhealthy, %d are not Healthy at the end; blind at %v",
 					len(got.unhealthy), o.fleet.owners*o.fleet.each, len(got.end), got.blind)
@@ -194,9 +196,9 @@ func TestBlindProberTakesNothingDown(t *testing.T) {
 	}
 }
 
-// TestDeathsAreFoundAsEver: what dies where others are heard is Unhealthy at the same time as
-// without any blind prober.
-func TestDeathsAreFoundAsEver(t *testing.T) {
+// TestDeathsAreFoundAsSoonAsWithoutTheRule has endpoints die while others answer. They are
+// Unhealthy at the same time as with the rule for a blind prober turned off.
+func TestDeathsAreFoundAsSoonAsWithoutTheRule(t *testing.T) {
 	owner := func(dead int) func(place) peer {
 		return func(at place) peer {
 			if at.owner == dead {
@@ -207,8 +209,10 @@ func TestDeathsAreFoundAsEver(t *testing.T) {
 	}
 	five := fleet{owners: 200, each: 5}
 	for name, o := range map[string]outage{
-		"half of all":                 {fleet: thousand, peers: some(2, vanishes, answers)},
-		"half of all, quick ones":     {fleet: fleet{owners: 20, each: 20, check: paced(func(c *Check) { c.Period, c.Timeout, c.Confirm = 2*sec, sec, 200*ms })}, peers: some(2, vanishes, answers)},
+		"half of all": {fleet: thousand, peers: some(2, vanishes, answers)},
+		"half of all, quick ones": {fleet: fleet{owners: 20, each: 20, check: paced(func(c *Check) {
+			c.Period, c.Timeout, c.Confirm = 2*sec, sec, 200*ms
+		})}, peers: some(2, vanishes, answers)},
 		"one ExternalBackend of many": {fleet: five, peers: owner(7)},
 		"the only ExternalBackend":    {fleet: fleet{owners: 1, each: 5}, peers: all(vanishes)},
 		"the only place":              {fleet: fleet{owners: 4, each: 5, together: true}, peers: all(vanishes)},
@@ -224,9 +228,9 @@ func TestDeathsAreFoundAsEver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.lasts = 3 * time.Minute
-			want := live(t, o)
+			want := endure(t, o)
 			o.threshold = 90
-			got := live(t, o)
+			got := endure(t, o)
 			if diff := cmp.Diff(want.unhealthy, got.unhealthy); diff != "" || len(want.unhealthy) == 0 {
 				t.Errorf("%d became Unhealthy: want -, got +:%s", len(want.unhealthy), diff)
 			}
@@ -237,16 +241,18 @@ func TestDeathsAreFoundAsEver(t *testing.T) {
 	}
 }
 
-// TestSightComesBack: who has died while the prober was blind is found after it, and nobody else.
-func TestSightComesBack(t *testing.T) {
+// TestDeathsInABlindnessAreFoundAfterIt has some endpoints die while the prober is blind. They
+// are Unhealthy after it, and no others.
+func TestDeathsInABlindnessAreFoundAfterIt(t *testing.T) {
 	const lasts = 5 * time.Minute
 	dead := func(at place) bool { return at.endpoint == 3 }
-	got := live(t, outage{fleet: thousand, threshold: 90, lasts: lasts, peers: all(vanishes), after: func(at place) peer {
+	after := func(at place) peer {
 		if dead(at) {
 			return vanishes
 		}
 		return answers
-	}})
+	}
+	got := endure(t, outage{fleet: thousand, threshold: 90, lasts: lasts, peers: all(vanishes), after: after})
 	if len(got.unhealthy) != 50 || len(got.end) != 50 || len(got.blind) != 2 {
 		t.Fatalf("%d became Unhealthy, %d are at the end, want 50; blind at %v", len(got.unhealthy), len(got.end), got.blind)
 	}
@@ -263,9 +269,9 @@ func TestSightComesBack(t *testing.T) {
 	}
 }
 
-// TestSightComesBackBitByBit: who answers a few seconds later than the others after a blindness is
-// not Unhealthy for what was asked in it.
-func TestSightComesBackBitByBit(t *testing.T) {
+// TestProbesOfABlindnessCountForNothing has endpoints that answer again a few seconds after the
+// others. They are not Unhealthy for the probes that began in the blindness.
+func TestProbesOfABlindnessCountForNothing(t *testing.T) {
 	const lasts = time.Minute
 	var back time.Time
 	later := func(e Endpoint) (outcome, time.Duration) {
@@ -278,21 +284,23 @@ func TestSightComesBackBitByBit(t *testing.T) {
 		return answers(e)
 	}
 	o := outage{fleet: thousand, threshold: 90, lasts: lasts, peers: all(vanishes), after: some(2, answers, later)}
-	if got := live(t, o); len(got.unhealthy) > 0 || len(got.blind) != 2 {
+	if got := endure(t, o); len(got.unhealthy) > 0 || len(got.blind) != 2 {
 		t.Errorf("%d became Unhealthy; blind at %v", len(got.unhealthy), got.blind)
 	}
 }
 
-// TestRefusalsEndBlindness: a refusal is an answer, and makes Unhealthy as ever.
+// TestRefusalsEndBlindness has all endpoints refuse after a blindness. A refusal is an answer, so
+// the blindness ends and the refusals make them Unhealthy.
 func TestRefusalsEndBlindness(t *testing.T) {
-	got := live(t, outage{fleet: thousand, threshold: 90, lasts: time.Minute, peers: all(vanishes), after: all(refuses)})
+	got := endure(t, outage{fleet: thousand, threshold: 90, lasts: time.Minute, peers: all(vanishes), after: all(refuses)})
 	if len(got.end) != 1000 || len(got.blind) != 2 {
 		t.Errorf("%d of 1000 are Unhealthy at the end; blind at %v", len(got.end), got.blind)
 	}
 }
 
-// TestBlindnessIsTold: the states of who is silent tell of it while it lasts.
-func TestBlindnessIsTold(t *testing.T) {
+// TestStatesShowBlindness checks that the states of silent endpoints are Blind while the prober
+// is.
+func TestStatesShowBlindness(t *testing.T) {
 	f := fleet{owners: 4, each: 5}
 	bubble(t, Options{BlindThreshold: 90}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
 		for i := range f.owners {
@@ -312,13 +320,13 @@ func TestBlindnessIsTold(t *testing.T) {
 		n.become(vanishes)
 		settled(time.Minute)
 		if got := blind(); got != 20 {
-			t.Errorf("%d of 20 are told to be out of sight", got)
+			t.Errorf("%d of 20 are Blind", got)
 		}
 		e.Forget(f.key(0))
 		n.become(answers)
 		settled(time.Minute)
 		if got := blind(); got != 0 || e.sight.blind {
-			t.Errorf("%d are told to be out of sight after it", got)
+			t.Errorf("%d are Blind after it", got)
 		}
 		for i := 1; i < f.owners; i++ {
 			e.Forget(f.key(i))
@@ -327,12 +335,12 @@ func TestBlindnessIsTold(t *testing.T) {
 		if s := &e.sight; s.healthy.n+s.silent.n+s.answers.total+s.silences.total+len(s.healthy.owners)+len(
 			s.silent.nets,
 		) != 0 {
-			t.Errorf("%+v is left of nobody", s.healthy)
+			t.Errorf("%+v is left without endpoints", s.healthy)
 		}
 	})
 }
 
-// TestBlindnessEndsWithItsEndpoints: where all who were silent have gone, who comes new is judged.
+// TestBlindnessEndsWithItsEndpoints removes all silent endpoints. New ones are judged as usual.
 func TestBlindnessEndsWithItsEndpoints(t *testing.T) {
 	f := fleet{owners: 5, each: 5}
 	bubble(t, Options{BlindThreshold: 90}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
@@ -343,7 +351,7 @@ func TestBlindnessEndsWithItsEndpoints(t *testing.T) {
 		n.become(vanishes)
 		settled(time.Minute)
 		if !e.sight.blind {
-			t.Fatal("it is not blind")
+			t.Fatal("the prober is not blind")
 		}
 		for i := range f.owners - 1 {
 			e.Forget(f.key(i))

@@ -85,8 +85,8 @@ func (e *Engine) now() instant { return time.Since(e.epoch) }
 // Forget ends all probing for owner.
 func (e *Engine) Forget(owner types.NamespacedName) { e.Sync(owner, nil, nil) }
 
-// States returns the states of owner's endpoints, parallel to those of its last Sync. It returns nil
-// where there is no such owner.
+// States returns the states of owner's endpoints, parallel to those of its last Sync. It returns
+// nil where there is no such owner.
 func (e *Engine) States(owner types.NamespacedName) []State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -102,11 +102,11 @@ func (e *Engine) States(owner types.NamespacedName) []State {
 	return states
 }
 
-// Sync sets what is probed for owner from now on, and how. Endpoints that stay keep their verdicts.
-// Where the check asks something else than before, or an endpoint has another address to dial, its
-// counts start again at zero. IDs are unique. The order of endpoints does not matter, but an unchanged
-// order is cheaper, and the very same slice costs nothing. The engine keeps the slice, so it must not
-// be changed. With a nil check, Sync is Forget.
+// Sync sets what is probed for owner from now on, and how. Endpoints that stay keep their
+// verdicts. Where the check asks something else than before, or an endpoint has another address
+// to dial, its counts start again at zero. IDs are unique. The order of endpoints does not
+// matter, but an unchanged order is cheaper, and the very same slice costs nothing. The engine
+// keeps the slice, so it must not be changed. With a nil check, Sync is Forget.
 func (e *Engine) Sync(key types.NamespacedName, check *Check, endpoints []Endpoint) {
 	if check == nil {
 		endpoints = nil
@@ -226,8 +226,8 @@ func (e *Engine) removeLocked(t *target) {
 	e.cancelLocked(t)
 }
 
-// updateLocked applies the difference of the check, and of the endpoint, to a target that stays. It
-// reports whether anything has changed.
+// updateLocked applies the difference of the check, and of the endpoint, to a target that stays.
+// It reports whether anything has changed.
 func (e *Engine) updateLocked(t *target, endpoint *Endpoint, difference change) bool {
 	if t.Dial != endpoint.Dial || t.Host != endpoint.Host {
 		t.Dial, t.Host = endpoint.Dial, endpoint.Host
@@ -271,8 +271,8 @@ func (e *Engine) scheduleLocked(t *target, now instant) {
 	e.due.set(t, min(t.due, t.machine.settlesAt()))
 }
 
-// nextLocked returns when t's next probe begins. While the prober is blind it probes silent endpoints
-// no more often than others.
+// nextLocked returns when t's next probe begins. While the prober is blind it probes silent
+// endpoints no more often than others.
 func (e *Engine) nextLocked(t *target, now instant) instant {
 	if e.sight.blind && t.witness.last == silence {
 		return t.machine.regular(t.owner.rules, t.phase(), now)

@@ -189,8 +189,8 @@ func closedPort(t *testing.T) net.Addr {
 	return listener.Addr()
 }
 
-// fullBacklog returns the port of a listener that takes no more connections: a SYN stays without an
-// answer.
+// fullBacklog returns the port of a listener that takes no more connections: a SYN stays without
+// an answer.
 func fullBacklog(t *testing.T) uint16 {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -215,7 +215,9 @@ func fullBacklog(t *testing.T) uint16 {
 	}
 }
 
-func TestHandlers(t *testing.T) {
+// TestHandlersJudgeServers runs each kind of check against servers that answer well, badly or not
+// at all.
+func TestHandlersJudgeServers(t *testing.T) {
 	short := func(c Check) Check {
 		c.Timeout = 200 * ms
 		return c
@@ -257,11 +259,17 @@ func TestHandlers(t *testing.T) {
 				}
 			}
 		}), unhealthy(ReasonUnexpectedResponse)},
-		{"get, and a body that stalls", short(get), says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", hang), unhealthy(ReasonTimeout)},
+		{
+			"get, and a body that stalls", short(get), says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", hang),
+			unhealthy(ReasonTimeout),
+		},
 		{"get, and garbage", get, says("\x00\xff\x13garbage", hang), unhealthy(ReasonUnexpectedResponse)},
 		{"get, and silence", short(get), hang, unhealthy(ReasonTimeout)},
 		{"get, and a close", get, says("", closes), unhealthy(ReasonUnexpectedResponse)},
-		{"get, and a reset", get, says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", resets), unhealthy(ReasonConnectionReset)},
+		{
+			"get, and a reset", get, says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", resets),
+			unhealthy(ReasonConnectionReset),
+		},
 		{"call, and garbage", call, says("HTTP/1.1 400 Bad Request\r\n\r\n", hang), unhealthy(ReasonUnexpectedResponse)},
 		{"call, and silence", short(call), hang, unhealthy(ReasonTimeout)},
 		{"TLS, and silence", short(secure), hang, unhealthy(ReasonTimeout)},
@@ -313,7 +321,9 @@ func TestHandlers(t *testing.T) {
 	})
 }
 
-func TestHTTPAgainstARealServer(t *testing.T) {
+// TestHTTPAgainstNetHTTP checks what a server of net/http gets. Proxies are ignored, and
+// redirects are not followed.
+func TestHTTPAgainstNetHTTP(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
 	requests := make(chan *http.Request, 1000)
@@ -411,7 +421,8 @@ func (c *certificates) sign(t testing.TB, template x509.Certificate) tls.Certifi
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-func TestTLS(t *testing.T) {
+// TestCertificatesAreVerified connects to servers with good and bad certificates.
+func TestCertificatesAreVerified(t *testing.T) {
 	root, other := newCertificates(t), newCertificates(t)
 	later := time.Now().Add(24 * time.Hour)
 	good := root.leaf(t, "db.example.com", later)
@@ -424,6 +435,12 @@ func TestTLS(t *testing.T) {
 	template = *good.Leaf
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	forClients := root.sign(t, template)
+	wantsClient := func(maxVersion uint16) *tls.Config {
+		return &tls.Config{
+			Certificates: []tls.Certificate{good}, MaxVersion: maxVersion,
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool(),
+		}
+	}
 
 	for _, test := range []struct {
 		name   string
@@ -434,23 +451,79 @@ func TestTLS(t *testing.T) {
 		sni    string
 		want   State
 	}{
-		{"by the target's name", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", healthy},
-		{"by host", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "db.example.com:8443", "x.example.com", "db.example.com", healthy},
-		{"by serverName", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool(), ServerName: "db.example.com"}, "x.example.com", "y.example.com", "db.example.com", healthy},
-		{"by address", &tls.Config{Certificates: []tls.Certificate{byAddress}}, TLS{RootCAs: root.pool()}, "", "", "", healthy},
-		{"another name", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "", "x.example.com", "x.example.com", unhealthy(ReasonTLSNameMismatch)},
-		{"another root", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: other.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSUnknownAuthority)},
-		{"the system's roots", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSUnknownAuthority)},
-		{"expired", &tls.Config{Certificates: []tls.Certificate{expired}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSCertificateExpired)},
-		{"not valid yet", &tls.Config{Certificates: []tls.Certificate{early}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed)},
-		{"for clients alone", &tls.Config{Certificates: []tls.Certificate{forClients}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed)},
-		{"expired and not verified", &tls.Config{Certificates: []tls.Certificate{expired}}, TLS{InsecureSkipVerify: true}, "", "x.example.com", "x.example.com", healthy},
-		{"TLS 1.2", &tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS12}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", healthy},
-		{"too old", &tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSHandshakeFailed)},
-		{"P-256 alone", &tls.Config{Certificates: []tls.Certificate{good}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", healthy},
-		{"with a client certificate", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool()}, TLS{RootCAs: root.pool(), Certificate: &client}, "", "db.example.com", "db.example.com", healthy},
-		{"without a client certificate", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool()}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSClientCertificateRequired)},
-		{"without a client certificate, TLS 1.2", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: root.pool(), MaxVersion: tls.VersionTLS12}, TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSClientCertificateRequired)},
+		{
+			"by the target's name", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "",
+			"db.example.com", "db.example.com", healthy,
+		},
+		{
+			"by host", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "db.example.com:8443",
+			"x.example.com", "db.example.com", healthy,
+		},
+		{
+			"by serverName", &tls.Config{Certificates: []tls.Certificate{good}},
+			TLS{RootCAs: root.pool(), ServerName: "db.example.com"}, "x.example.com", "y.example.com", "db.example.com",
+			healthy,
+		},
+		{
+			"by address", &tls.Config{Certificates: []tls.Certificate{byAddress}}, TLS{RootCAs: root.pool()}, "", "", "",
+			healthy,
+		},
+		{
+			"another name", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: root.pool()}, "",
+			"x.example.com", "x.example.com", unhealthy(ReasonTLSNameMismatch),
+		},
+		{
+			"another root", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{RootCAs: other.pool()}, "",
+			"db.example.com", "db.example.com", unhealthy(ReasonTLSUnknownAuthority),
+		},
+		{
+			"the system's roots", &tls.Config{Certificates: []tls.Certificate{good}}, TLS{}, "", "db.example.com",
+			"db.example.com", unhealthy(ReasonTLSUnknownAuthority),
+		},
+		{
+			"expired", &tls.Config{Certificates: []tls.Certificate{expired}}, TLS{RootCAs: root.pool()}, "", "db.example.com",
+			"db.example.com", unhealthy(ReasonTLSCertificateExpired),
+		},
+		{
+			"not valid yet", &tls.Config{Certificates: []tls.Certificate{early}}, TLS{RootCAs: root.pool()}, "",
+			"db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed),
+		},
+		{
+			"for clients alone", &tls.Config{Certificates: []tls.Certificate{forClients}}, TLS{RootCAs: root.pool()}, "",
+			"db.example.com", "db.example.com", unhealthy(ReasonTLSVerificationFailed),
+		},
+		{
+			"expired and not verified", &tls.Config{Certificates: []tls.Certificate{expired}}, TLS{InsecureSkipVerify: true},
+			"", "x.example.com", "x.example.com", healthy,
+		},
+		{
+			"TLS 1.2", &tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS12},
+			TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", healthy,
+		},
+		{
+			"too old",
+			&tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10},
+			TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSHandshakeFailed),
+		},
+		{
+			"P-256 alone", &tls.Config{Certificates: []tls.Certificate{good}, CurvePreferences: []tls.CurveID{tls.CurveP256}},
+			TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", healthy,
+		},
+		{
+			"with a client certificate",
+			wantsClient(0),
+			TLS{RootCAs: root.pool(), Certificate: &client}, "", "db.example.com", "db.example.com", healthy,
+		},
+		{
+			"without a client certificate",
+			wantsClient(0),
+			TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSClientCertificateRequired),
+		},
+		{
+			"without a client certificate, TLS 1.2",
+			wantsClient(tls.VersionTLS12),
+			TLS{RootCAs: root.pool()}, "", "db.example.com", "db.example.com", unhealthy(ReasonTLSClientCertificateRequired),
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -466,7 +539,8 @@ func TestTLS(t *testing.T) {
 
 			endpoint := at(listener.Addr())
 			endpoint.Host = test.target
-			if got := state(t, Check{HTTP: &HTTPGet{Headers: []Header{{"Host", test.host}}}, TLS: &test.tls}, endpoint); got != test.want {
+			check := Check{HTTP: &HTTPGet{Headers: []Header{{"Host", test.host}}}, TLS: &test.tls}
+			if got := state(t, check, endpoint); got != test.want {
 				t.Errorf("%+v, want %+v", got, test.want)
 			}
 			if name := <-names; name != test.sni {
@@ -478,10 +552,10 @@ func TestTLS(t *testing.T) {
 
 var quiet = log.New(io.Discard, "", 0)
 
-// TestClientCertificates: a check over TLS says whether the peer accepts the certificate that it is
-// shown, even where all that is asked for is a connection, and in TLS 1.3, in which the peer
-// refuses it only after this side is done.
-func TestClientCertificates(t *testing.T) {
+// TestRefusedClientCertificateIsFound shows good and bad client certificates to servers that
+// demand one. A check finds the refusal even where it only connects, and in TLS 1.3, where a
+// server refuses a certificate after the handshake has ended on this side.
+func TestRefusedClientCertificateIsFound(t *testing.T) {
 	root, other := newCertificates(t), newCertificates(t)
 	later := time.Now().Add(time.Hour)
 	server := root.leaf(t, "127.0.0.1", later)
@@ -531,9 +605,9 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestAcceptance has servers that complete the handshake of TLS 1.3 and then do all sorts of
-// things, to a check that asks for a connection alone.
-func TestAcceptance(t *testing.T) {
+// TestServersAcceptAfterTheHandshake has servers that complete a TLS 1.3 handshake and then
+// behave in different ways. The check only connects.
+func TestServersAcceptAfterTheHandshake(t *testing.T) {
 	root := newCertificates(t)
 	certificate := root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))
 	for _, test := range []struct {
@@ -575,12 +649,12 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-// TestAcceptanceWaitsBriefly: a peer that sends session tickets is accepted at once, another one
-// that says nothing after one second.
+// TestAcceptanceWaitsBriefly checks that a peer accepts with a session ticket at once, and with
+// silence after one second.
 func TestAcceptanceWaitsBriefly(t *testing.T) {
 	root := newCertificates(t)
 	certificate := root.leaf(t, "db.example.com", time.Now().Add(24*time.Hour))
-	for disabled, want := range map[bool]time.Duration{false: 0, true: acceptance} {
+	for disabled, want := range map[bool]time.Duration{false: 0, true: acceptanceWait} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHandler(&Check{TCP: &TCPSocket{}, TLS: &TLS{InsecureSkipVerify: true}})
 			ours, theirs := net.Pipe()
@@ -603,7 +677,8 @@ func TestAcceptanceWaitsBriefly(t *testing.T) {
 	}
 }
 
-func TestTLSContentTellsChanges(t *testing.T) {
+// TestEqualTLSIsNoNewQuestion compares TLS settings by their content.
+func TestEqualTLSIsNoNewQuestion(t *testing.T) {
 	root := newCertificates(t)
 	base := &Check{TCP: &TCPSocket{}, TLS: &TLS{RootCAs: root.pool(), Identity: "a"}}
 	for _, test := range []struct {
@@ -623,6 +698,7 @@ func TestTLSContentTellsChanges(t *testing.T) {
 	}
 }
 
+// TestTextOverTLS sends and expects a text over TLS.
 func TestTextOverTLS(t *testing.T) {
 	root := newCertificates(t)
 	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
@@ -635,7 +711,8 @@ func TestTextOverTLS(t *testing.T) {
 	}
 }
 
-func TestGRPCAgainstARealServer(t *testing.T) {
+// TestGRPCAgainstGRPCGo checks the health service of google.golang.org/grpc.
+func TestGRPCAgainstGRPCGo(t *testing.T) {
 	root := newCertificates(t)
 	certificate := root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))
 	start := func(t *testing.T, registered bool, options ...grpc.ServerOption) net.Addr {
@@ -674,6 +751,8 @@ func TestGRPCAgainstARealServer(t *testing.T) {
 	}
 }
 
+// TestPermitIsAskedForTheDialledAddress refuses every probe: policy sees the address that is
+// dialled.
 func TestPermitIsAskedForTheDialledAddress(t *testing.T) {
 	addr := serve(t, local(t), hang)
 	asked := make(chan netip.AddrPort, 1000)
@@ -692,7 +771,8 @@ func TestPermitIsAskedForTheDialledAddress(t *testing.T) {
 	}
 }
 
-// TestAllAtOnce runs many endpoints of many owners, alive and dead, against syncs that come and go.
+// TestAllAtOnce runs many endpoints of many owners, alive and dead, against syncs that come and
+// go.
 func TestAllAtOnce(t *testing.T) {
 	addr := serve(t, local(t), says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", hang))
 	dead := closedPort(t)

@@ -30,9 +30,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// counting answers the HTTP requests of each connection with answer, and reports the number of the
-// connection for each. answer gets the numbers of the connection and of the request on it, both
-// from 1, and reports whether to go on.
+// counting answers the HTTP requests of each connection with answer, and reports the number of
+// the connection for each. answer gets the numbers of the connection and of the request on it,
+// both from 1, and reports whether to go on.
 func counting(answer func(c net.Conn, connection, request int) bool) (handle func(net.Conn), probes <-chan int) {
 	reports, accepted := make(chan int, 10000), make(chan int, 1)
 	accepted <- 0
@@ -123,9 +123,9 @@ func (p *prober) hinted() bool {
 	return false
 }
 
-// TestKeptConnectionIsReplaced: a server that has stopped to accept, and goes on answering over the
-// connections that it has, is found by the first probe that dials anew. A new connection takes the
-// place of the one that was kept.
+// TestKeptConnectionIsReplaced has a server that no longer accepts connections, and still answers
+// over those that it has. The first probe that dials finds it. A new connection replaces the kept
+// one.
 func TestKeptConnectionIsReplaced(t *testing.T) {
 	root := newCertificates(t)
 	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
@@ -168,8 +168,8 @@ func TestKeptConnectionIsReplaced(t *testing.T) {
 }
 
 // TestRestartsDoNotEndKeeping has a server that closes its connections now and then, as in a
-// restart. Between two closes a connection outlives the time from one probe to the next, so that
-// the next close is noticed at once, too.
+// restart. Between two closes a connection stays open from one probe to the next, so the next
+// close is noticed at once, too.
 func TestRestartsDoNotEndKeeping(t *testing.T) {
 	connections := make(chan net.Conn, 10)
 	handle, _ := counting(func(c net.Conn, connection, request int) bool {
@@ -188,8 +188,8 @@ func TestRestartsDoNotEndKeeping(t *testing.T) {
 	}
 }
 
-// TestLargeCertificatesAreNotKept: what a peer shows in its handshake stays in memory as long as
-// the connection does.
+// TestLargeCertificatesAreNotKept has servers with large certificates, which stay in memory as
+// long as the connection. So the connection is not kept.
 func TestLargeCertificatesAreNotKept(t *testing.T) {
 	for _, test := range []struct {
 		size int
@@ -225,6 +225,7 @@ func TestLargeCertificatesAreNotKept(t *testing.T) {
 	}
 }
 
+// TestGRPCConnectionsAreKept counts the connections of many calls.
 func TestGRPCConnectionsAreKept(t *testing.T) {
 	server, inner := grpc.NewServer(), local(t)
 	listener := &countingListener{Listener: inner}
@@ -249,7 +250,8 @@ func TestGRPCConnectionsAreKept(t *testing.T) {
 	}
 }
 
-func TestFreshDialAfterAFailure(t *testing.T) {
+// TestFailureEndsTheConnection has a server that fails now and then: the next probe dials.
+func TestFailureEndsTheConnection(t *testing.T) {
 	handle, probes := counting(func(c net.Conn, connection, request int) bool {
 		text := okResponse
 		if request == 3 {
@@ -316,9 +318,9 @@ func TestClosedConnectionsAreHints(t *testing.T) {
 	}
 }
 
-// TestNoneKeptForWhoClosesThem has a server that closes every connection once it is idle: the
-// second such close is the last.
-func TestNoneKeptForWhoClosesThem(t *testing.T) {
+// TestNoneKeptAfterTwoCloses has a server that closes every idle connection. After the second
+// close none is kept.
+func TestNoneKeptAfterTwoCloses(t *testing.T) {
 	e, notified := running(t, Options{})
 	idle := make(chan net.Conn, 10)
 	handle, probes := counting(func(c net.Conn, connection, request int) bool {
@@ -352,8 +354,8 @@ func TestNoneKeptForWhoClosesThem(t *testing.T) {
 	}
 }
 
-// lateID returns an ID whose first regular probe, with a period of 59 s, comes late in an engine's
-// life.
+// lateID returns an ID whose first regular probe, with a period of 59 s, comes late in an
+// engine's life.
 func lateID() ID {
 	return findID(func(phase uint64) bool { return slot(epochOffset, 59*sec, phase) > epochOffset+50*sec })
 }
@@ -397,8 +399,8 @@ func TestStaleConnectionsAreNoFailures(t *testing.T) {
 	}
 }
 
-// TestPolicyIsAskedBeforeARedial has a server that closes a kept connection when it is used again,
-// after policy has come to refuse its address: the probe does not dial once more.
+// TestPolicyIsAskedBeforeARedial has a server that closes a kept connection when it is used
+// again, after policy has come to refuse its address: the probe does not dial once more.
 func TestPolicyIsAskedBeforeARedial(t *testing.T) {
 	var denied atomic.Bool
 	listener := &countingListener{Listener: local(t)}
@@ -431,8 +433,8 @@ func TestPolicyIsAskedBeforeARedial(t *testing.T) {
 	}
 }
 
-// TestHalfOpenConnectionIsNoDeath has a kept connection of which the peer knows no more, as after a
-// firewall has forgotten it: the probe that goes over it stays unanswered, those beside it and
+// TestHalfOpenConnectionIsNoDeath has a kept connection of which the peer knows no more, as after
+// a firewall has forgotten it: the probe that goes over it stays unanswered, those beside it and
 // after it dial anew.
 func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
 	handle, probes := counting(func(c net.Conn, connection, request int) bool {
@@ -460,6 +462,7 @@ func TestHalfOpenConnectionIsNoDeath(t *testing.T) {
 	}
 }
 
+// TestALackOfFilesIsUnknown leaves this process no file to open: no verdict changes.
 func TestALackOfFilesIsUnknown(t *testing.T) {
 	addr := serve(t, local(t), hang)
 	asked := make(chan struct{}, 100)
@@ -488,8 +491,8 @@ func TestALackOfFilesIsUnknown(t *testing.T) {
 	}
 }
 
-// TestFilesAreBounded: connections in use, kept ones and spare sockets stay within the bound
-// together, over both families, and nobody goes without a probe for it.
+// TestFilesAreBounded counts the sockets of connections in use, kept connections and spare
+// sockets, over both families. All together stay within the bound, and every target is probed.
 func TestFilesAreBounded(t *testing.T) {
 	const bound, concurrent = 20, 8
 	net, err := newNetwork(concurrent, logr.Discard())
@@ -497,7 +500,7 @@ func TestFilesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := net.(*poller)
-	p.bound, p.room = bound, bound-concurrent
+	p.maxOpen, p.maxKept = bound, bound-concurrent
 	most, asked := 0, make(chan struct{})
 	e := New(Options{MaxConcurrent: concurrent, Permit: func(types.NamespacedName, netip.AddrPort) error {
 		most = max(most, p.open)
@@ -547,9 +550,9 @@ func TestFilesAreBounded(t *testing.T) {
 	}
 }
 
-// TestKeptConnectionsMakeRoom: where this process has no file left, a probe gets that of a kept
-// connection.
-func TestKeptConnectionsMakeRoom(t *testing.T) {
+// TestKeptConnectionsGiveUpTheirFiles leaves this process no file to open. A probe gets the file
+// of a kept connection.
+func TestKeptConnectionsGiveUpTheirFiles(t *testing.T) {
 	asked := make(chan struct{}, 1000)
 	e, notified := running(t, Options{Permit: func(_ types.NamespacedName, addr netip.AddrPort) error {
 		asked <- struct{}{}
@@ -616,12 +619,12 @@ func useUpFiles(t *testing.T) (restore func()) {
 	}
 }
 
-// TestAnswerToAHandshakeInTime: a handshake to which the peer has answered, but whose goroutine
-// doesn't get to run, isn't the peer's fault.
-func TestAnswerToAHandshakeInTime(t *testing.T) {
+// TestSlowProcessFailsNoHandshake has a peer answer a handshake whose goroutine does not run in
+// time. That is not a failure of the peer.
+func TestSlowProcessFailsNoHandshake(t *testing.T) {
 	for answered, want := range map[bool]outcome{false: failed(ReasonTimeout), true: {}} {
 		c := &conn{phase: handshaking, socket: socket{gate: newGate()}, tls: new(session)}
-		p := &poller{files: []file{{conn: c}}, bellFD: -1}
+		p := &poller{files: []file{{conn: c}}, wakeFD: -1}
 		c.socket.gate.waiting.Store(true) // as its goroutine has left it
 		if answered {
 			p.handle(unix.EpollEvent{Events: unix.EPOLLIN})
@@ -635,7 +638,8 @@ func TestAnswerToAHandshakeInTime(t *testing.T) {
 	}
 }
 
-// TestNothingLeaks ends an engine with probes in every phase, and looks for what stays behind.
+// TestNothingLeaks ends an engine with probes in every phase. No goroutine, socket or TIME_WAIT
+// is left.
 func TestNothingLeaks(t *testing.T) {
 	root := newCertificates(t)
 	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(t, "127.0.0.1", time.Now().Add(time.Hour))}}
@@ -732,14 +736,16 @@ func (l *countingListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// BenchmarkProbe measures the CPU time of a probe, of this process and so of both ends: over a kept
-// connection; over a new one that replaces it, as every probe is with a period of 10 s or more; and
-// over a new one where none is kept.
+// BenchmarkProbe measures the CPU time of a probe, of this process and so of both ends: over a
+// kept connection; over a new one that replaces it, as every probe is with a period of 10 s or
+// more; and over a new one where none is kept.
 func BenchmarkProbe(b *testing.B) {
 	root := newCertificates(b)
 	config := &tls.Config{Certificates: []tls.Certificate{root.leaf(b, "127.0.0.1", time.Now().Add(time.Hour))}}
 	for _, protocol := range []string{"HTTP", "HTTPS"} {
-		for name, probes := range map[string]struct{ age, keep bool }{"kept": {false, true}, "replaced": {true, true}, "new": {true, false}} {
+		for name, probes := range map[string]struct{ age, keep bool }{
+			"kept": {false, true}, "replaced": {true, true}, "new": {true, false},
+		} {
 			b.Run(protocol+"/"+name, func(b *testing.B) {
 				check, listener := Check{HTTP: &HTTPGet{}}, local(b)
 				if protocol == "HTTPS" {

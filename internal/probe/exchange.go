@@ -8,56 +8,57 @@ import (
 )
 
 const (
-	maxBody = 4 << 10  // bytes of a body, or of an answer without a protocol, that are read at most
-	maxHead = 32 << 10 // bytes of headers that are read at most
+	maxBody = 4 << 10  // how many bytes of a body, or of an answer without a protocol, are read
+	maxHead = 32 << 10 // how many bytes of headers are read
 
-	// maxHandshake is how many bytes a peer may say in a TLS handshake: long chains of certificates
-	// have 10 KiB. After more than maxKeptHandshake the connection is not kept, because the
-	// certificates would be kept with it.
+	// maxHandshake is how many bytes a peer may send in a TLS handshake. Long chains of certificates
+	// have 10 KiB. After more than maxKeptHandshake bytes the connection is not kept, because the
+	// certificates would stay in memory with it.
 	maxHandshake     = 32 << 10
 	maxKeptHandshake = 16 << 10
 )
 
-// exchange is what is said over one connection, without any I/O. One exchange serves all the probes
-// that go over its connection, one after the other.
+// exchange is the protocol of a check over one connection, without I/O. One exchange serves all
+// probes that the connection carries, one after the other.
 type exchange interface {
-	// begin appends to dst what opens the next probe. enough: the probe succeeds once that is sent.
+	// begin appends to dst the bytes that begin the next probe. enough reports whether the probe
+	// succeeds once they are sent.
 	begin(dst []byte) (out []byte, enough bool)
-	// feed takes what the peer has sent, during a probe or between two. in is only lent.
+	// feed takes bytes that the peer has sent, during a probe or between two. It does not keep in.
 	feed(in []byte) answer
-	// cut tells that nothing more comes: err is io.EOF, os.ErrDeadlineExceeded or what the socket
-	// said. The answer is always done.
+	// cut ends the probe because nothing more comes. err is io.EOF, os.ErrDeadlineExceeded or the
+	// socket's error. The answer is always done.
 	cut(err error) answer
 }
 
-// answer is how far an exchange has come.
+// answer is the state of a probe after a call of feed or cut.
 type answer struct {
 	outcome        // valid when done
-	done    bool   // the probe has ended; between two probes: the connection is of no more use
-	keep    bool   // done, and the connection may serve another probe
-	ignored bool   // done, and the peer had closed the connection before it took this probe
-	reply   []byte // is to be sent now
+	done    bool   // the probe has ended; between two probes: the connection has to be closed
+	keep    bool   // done, and the connection may carry another probe
+	ignored bool   // done, and the peer closed the connection before it took this probe
+	reply   []byte // to be sent now
 }
 
 func done(o outcome) answer { return answer{outcome: o, done: true} }
 
-// cutOutcome is the outcome of a probe whose connection broke off with err.
+// cutOutcome returns the outcome of a probe whose connection ended with err.
 func cutOutcome(err error) outcome {
 	var alert alertError
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return failedWith(ReasonUnexpectedResponse, "connection closed before the answer")
-	case errors.As(err, &alert): // TLS 1.3 refuses a client's certificate only now
+	case errors.As(err, &alert): // in TLS 1.3 a peer refuses a client certificate after the handshake
 		return failed(string(alert))
 	default:
 		return socketOutcome(err)
 	}
 }
 
-// dialOutcome is the outcome of a probe that failed at once, for want of a socket or of a
-// connection that could be begun. Where this host itself has no route (ENETUNREACH), or its policy
-// forbids the connection (EACCES: a route that prohibits, or a filter of system calls), the target
-// was not asked.
+// dialOutcome returns the outcome of a probe that failed at once, because there was no socket or
+// the connection could not begin. It is unknown where this host has no route (ENETUNREACH), or
+// forbids the connection (EACCES: a prohibiting route, or a filter of system calls), because
+// nothing was sent to the target.
 func dialOutcome(err error) outcome {
 	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENETUNREACH) {
 		return outcome{}
@@ -65,8 +66,9 @@ func dialOutcome(err error) outcome {
 	return socketOutcome(err)
 }
 
-// socketOutcome is the outcome of a probe that ended with an error of the socket. What says nothing
-// about the peer, such as a lack of file descriptors, memory or source ports, is unknown.
+// socketOutcome returns the outcome of a probe that ended with an error of the socket. An error
+// that says nothing about the peer, such as a lack of file descriptors, memory or source ports,
+// is unknown.
 func socketOutcome(err error) outcome {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -74,7 +76,7 @@ func socketOutcome(err error) outcome {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EPIPE):
 		return failed(ReasonConnectionReset)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN),
-		// the last three are ICMP's; EACCES is a firewall's, over IPv6
+		// ICMP causes the next three; EACCES comes from a firewall, over IPv6
 		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO), errors.Is(err, syscall.EACCES):
 		return failed(ReasonUnreachable)
 	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// hear feeds an exchange in pieces of at most size bytes, and ends it with err where it isn't done
-// by then.
+// hear feeds an exchange in pieces of at most size bytes, and ends it with err where it isn't
+// done by then.
 func hear(x exchange, in []byte, size int, err error) answer {
 	for len(in) > 0 {
 		n := min(size, len(in))
@@ -36,7 +36,8 @@ func httpFor(h HTTPGet) *httpExchange {
 	return x
 }
 
-func TestHTTPResponses(t *testing.T) {
+// TestHTTPResponsesAreJudged feeds whole and broken responses, in pieces of all sizes.
+func TestHTTPResponsesAreJudged(t *testing.T) {
 	ok := outcome{result: success}
 	chunk := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, test := range []struct {
@@ -50,19 +51,33 @@ func TestHTTPResponses(t *testing.T) {
 		{"empty", "HTTP/1.1 200 OK\r\ncontent-length:0\r\n\r\n", io.EOF, ok, true},
 		{"no body by its status", "HTTP/1.1 204 No Content\r\n\r\n", io.EOF, ok, true},
 		{"not modified", "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", io.EOF, ok, true},
-		{"a redirect", "HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, true},
+		{
+			"a redirect", "HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n", io.EOF, ok,
+			true,
+		},
 		{"until the peer closes", "HTTP/1.1 200 OK\r\n\r\nhello", io.EOF, ok, false},
 		{"until a reset", "HTTP/1.1 200 OK\r\n\r\nhello", syscall.ECONNRESET, failed(ReasonConnectionReset), false},
 		{"bare line feeds", "HTTP/1.1 200 OK\nContent-Length: 2\n\nok", io.EOF, ok, true},
 		{"no phrase", "HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, true},
 		{"closing", "HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, false},
-		{"closing, among options", "HTTP/1.1 200 OK\r\nConnection: x , close\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, false},
+		{
+			"closing, among options", "HTTP/1.1 200 OK\r\nConnection: x , close\r\nContent-Length: 0\r\n\r\n", io.EOF, ok,
+			false,
+		},
 		{"1.0", "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", io.EOF, ok, false},
 		{"1.0 until the peer closes", "HTTP/1.0 200 OK\r\n\r\nok", io.EOF, ok, false},
 		{"1.0 kept alive", "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", io.EOF, ok, true},
 		{"more than was asked for", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", io.EOF, ok, false},
-		{"after interim ones", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", io.EOF, ok, true},
-		{"interim ones without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 2000), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{
+			"after interim ones",
+			"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" +
+				"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+			io.EOF, ok, true,
+		},
+		{
+			"interim ones without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 2000), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
 		{"chunks", chunk + "5\r\nhello\r\n3;x=y\r\n123\r\n0\r\n\r\n", io.EOF, ok, true},
 		{"chunks with a trailer", chunk + "5\r\nhello\r\n0\r\nA: b\r\n\r\n", io.EOF, ok, true},
 		{"chunks and more", chunk + "0\r\n\r\nx", io.EOF, ok, false},
@@ -71,23 +86,53 @@ func TestHTTPResponses(t *testing.T) {
 		{"a chunk that is longer than it says", chunk + "2\r\nhello", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a chunk size out of bounds", chunk + "ffffffffffffffffff\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a chunk size that is none", chunk + "xyz\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a chunk extension without end", chunk + "1;" + strings.Repeat("x", 33000), io.EOF, failed(ReasonUnexpectedResponse), false},
+		{
+			"a chunk extension without end", chunk + "1;" + strings.Repeat("x", 33000), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
 		{"many chunks", chunk + strings.Repeat("1\r\nx\r\n", 3000) + "0\r\n\r\n", io.EOF, ok, true},
-		{"many chunks with long extensions", chunk + strings.Repeat("1;"+strings.Repeat("x", 100)+"\r\nx\r\n", 1000) + "0\r\n\r\n", io.EOF, ok, false},
+		{
+			"many chunks with long extensions",
+			chunk + strings.Repeat("1;"+strings.Repeat("x", 100)+"\r\nx\r\n", 1000) + "0\r\n\r\n", io.EOF, ok, false,
+		},
 		{"chunks of two bytes", chunk + strings.Repeat("2\r\nxy\r\n", 2000) + "0\r\n\r\n", io.EOF, ok, true},
 		{"endless tiny chunks", chunk + strings.Repeat("1\r\nx\r\n", 5000), os.ErrDeadlineExceeded, ok, false},
 		{"endless chunks", chunk + "ffffff\r\n" + strings.Repeat("x", 5000), os.ErrDeadlineExceeded, ok, false},
 		{"an endless body", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat("x", 5000), os.ErrDeadlineExceeded, ok, false},
-		{"a body that is too long", "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("x", 4096), os.ErrDeadlineExceeded, ok, false},
+		{
+			"a body that is too long", "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("x", 4096),
+			os.ErrDeadlineExceeded, ok, false,
+		},
 		{"the longest body", "HTTP/1.1 200 OK\r\nContent-Length: 4096\r\n\r\n" + strings.Repeat("x", 4096), io.EOF, ok, true},
-		{"a body cut off", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a body that never comes", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
-		{"an error needs no body", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\n", os.ErrDeadlineExceeded, failed(ReasonUnexpectedStatus), false},
+		{
+			"a body cut off", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", io.EOF, failed(ReasonUnexpectedResponse),
+			false,
+		},
+		{
+			"a body that never comes", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", os.ErrDeadlineExceeded,
+			failed(ReasonTimeout), false,
+		},
+		{
+			"an error needs no body", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\n", os.ErrDeadlineExceeded,
+			failed(ReasonUnexpectedStatus), false,
+		},
 		{"a switch of protocols", "HTTP/1.1 101 Switching Protocols\r\n\r\n", io.EOF, failed(ReasonUnexpectedStatus), false},
-		{"both length and chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", io.EOF, ok, false},
-		{"another coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a length that is none", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", io.EOF, failed(ReasonUnexpectedResponse), false},
+		{
+			"both length and chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+			io.EOF, ok, false,
+		},
+		{
+			"another coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse),
+			false,
+		},
+		{
+			"a length that is none", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
 		{"a field without colon", "HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"no status", "HTTP/1.1 OK\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
 		{"a status of four digits", "HTTP/1.1 2000 OK\r\n\r\n", io.EOF, failed(ReasonUnexpectedResponse), false},
@@ -119,7 +164,8 @@ func longHead(size int) string {
 	return begin + strings.Repeat("x", size-len(begin)-len(end)) + end
 }
 
-// TestIdleHTTPHoldsNoHead: what a response took to be read is free before the next probe.
+// TestIdleHTTPHoldsNoHead reads the longest head that there may be: none of it stays in memory
+// between two probes.
 func TestIdleHTTPHoldsNoHead(t *testing.T) {
 	x := httpFor(HTTPGet{})
 	if a := hear(x, []byte(longHead(32<<10)), 100, io.EOF); !a.keep || x.head != nil {
@@ -127,7 +173,9 @@ func TestIdleHTTPHoldsNoHead(t *testing.T) {
 	}
 }
 
-func TestHTTPStatuses(t *testing.T) {
+// TestExpectedStatusesSucceed checks each status against the expected ones, 200 to 399 by
+// default.
+func TestExpectedStatusesSucceed(t *testing.T) {
 	for _, test := range []struct {
 		expected []StatusRange
 		status   int
@@ -147,7 +195,9 @@ func TestHTTPStatuses(t *testing.T) {
 	}
 }
 
-func TestHTTPRequests(t *testing.T) {
+// TestHTTPRequestsAreWellFormed compares requests byte for byte. No path and no header can add a
+// line.
+func TestHTTPRequestsAreWellFormed(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		get  HTTPGet
@@ -174,8 +224,10 @@ func TestHTTPRequests(t *testing.T) {
 		},
 		{
 			"nothing is smuggled", HTTPGet{
-				Path:    "/a b\r\nX: y",
-				Headers: []Header{{"A", "b\r\nX: y"}, {"A:b", "c"}, {"A b", "c"}, {"A\r\nX", "c"}, {"Tab", "a\tb c"}, {"Content-Length", "5"}},
+				Path: "/a b\r\nX: y",
+				Headers: []Header{
+					{"A", "b\r\nX: y"}, {"A:b", "c"}, {"A b", "c"}, {"A\r\nX", "c"}, {"Tab", "a\tb c"}, {"Content-Length", "5"},
+				},
 			}, "", "192.0.2.1:80",
 			"GET /a%20b%0D%0AX:%20y HTTP/1.1\r\nHost: 192.0.2.1\r\nUser-Agent: external-backend-operator\r\nAccept: */*\r\nTab: a\tb c\r\n\r\n",
 		},
@@ -190,9 +242,10 @@ func TestHTTPRequests(t *testing.T) {
 	}
 }
 
-// TestHostHeader: a Host header names the port where it is not the scheme's own, as RFC 9110
-// (section 7.2) wants it. One that was given is sent as it is. Its name is the name for TLS, too.
-func TestHostHeader(t *testing.T) {
+// TestHostHeaderNamesThePort checks that a Host header has the port unless it is the scheme's
+// default, as RFC 9110 (section 7.2) asks for. The Host header of a check is sent as it is. Its
+// name is the server name for TLS, too.
+func TestHostHeaderNamesThePort(t *testing.T) {
 	for _, test := range []struct {
 		given      string // Host among the headers
 		target     string // Endpoint.Host
@@ -232,7 +285,8 @@ func TestHostHeader(t *testing.T) {
 	}
 }
 
-func TestTexts(t *testing.T) {
+// TestTextSucceedsWithTheExpectedOne feeds answers with and without the expected text.
+func TestTextSucceedsWithTheExpectedOne(t *testing.T) {
 	for _, test := range []struct {
 		in     string
 		err    error
@@ -302,8 +356,8 @@ func (h *h2) serving(stream uint32, status byte) *h2 {
 	return h.headers(http2.FlagHeadersEndStream, stream, "grpc-status", "0", "grpc-message", "")
 }
 
-// held returns how many bytes of what the peer has sent are in memory. The framer's own buffer is as
-// large as the frame that it reads.
+// held returns how many bytes of what the peer has sent are in memory. The framer's own buffer is
+// as large as the frame that it reads.
 func (x *grpcExchange) held() int {
 	n := cap(x.block) + cap(x.payload) + len(x.httpStatus) + len(x.grpcStatus)
 	if x.framing != nil {
@@ -318,7 +372,8 @@ func grpcFor(service string) *grpcExchange {
 	return x
 }
 
-func TestGRPCAnswers(t *testing.T) {
+// TestGRPCAnswersAreJudged feeds good, broken and hostile answers, in pieces of all sizes.
+func TestGRPCAnswersAreJudged(t *testing.T) {
 	ok := outcome{result: success}
 	goAway := func(last byte) string { return string([]byte{0, 0, 0, last, 0, 0, 0, 0}) }
 	for _, test := range []struct {
@@ -331,26 +386,103 @@ func TestGRPCAnswers(t *testing.T) {
 		{"serving", newH2().serving(1, 1), io.EOF, ok, true},
 		{"not serving", newH2().serving(1, 2), io.EOF, failed(ReasonGRPCNotServing), true},
 		{"unknown", newH2().serving(1, 0), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"service unknown", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "5"), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"not implemented", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "12"), io.EOF, failed(ReasonUnexpectedStatus), true},
-		{"an HTTP error", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "502"), io.EOF, failed(ReasonUnexpectedStatus), true},
-		{"no gRPC status", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200"), io.EOF, failed(ReasonUnexpectedResponse), true},
-		{"long headers", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "5", "grpc-message", strings.Repeat("\x00", 10000)), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"no message", newH2().headers(0, 1, ":status", "200").headers(http2.FlagHeadersEndStream, 1, "grpc-status", "0"), io.EOF, failed(ReasonUnexpectedResponse), true},
-		{"a stream reset", newH2().frame(http2.FrameRSTStream, 0, 1, "\x00\x00\x00\x07"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"settings, pings and windows before", newH2().frame(http2.FramePing, 0, 0, "12345678").frame(http2.FrameWindowUpdate, 0, 0, "\x00\x00\x00\x01").frame(http2.FramePriority, 0, 1, "12345").frame(0xbe, 0, 0, "new").serving(1, 1), io.EOF, ok, true},
+		{
+			"service unknown", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "5"), io.EOF,
+			failed(ReasonGRPCNotServing), true,
+		},
+		{
+			"not implemented", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "12"), io.EOF,
+			failed(ReasonUnexpectedStatus), true,
+		},
+		{
+			"an HTTP error", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "502"), io.EOF,
+			failed(ReasonUnexpectedStatus), true,
+		},
+		{
+			"no gRPC status", newH2().headers(http2.FlagHeadersEndStream, 1, ":status", "200"), io.EOF,
+			failed(ReasonUnexpectedResponse), true,
+		},
+		{
+			"long headers",
+			newH2().
+				headers(http2.FlagHeadersEndStream, 1, ":status", "200", "grpc-status", "5",
+					"grpc-message", strings.Repeat("\x00", 10000)),
+			io.EOF, failed(ReasonGRPCNotServing), true,
+		},
+		{
+			"no message", newH2().headers(0, 1, ":status", "200").headers(http2.FlagHeadersEndStream, 1, "grpc-status", "0"),
+			io.EOF, failed(ReasonUnexpectedResponse), true,
+		},
+		{
+			"a stream reset", newH2().frame(http2.FrameRSTStream, 0, 1, "\x00\x00\x00\x07"), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"settings, pings and windows before",
+			newH2().frame(http2.FramePing, 0, 0, "12345678").frame(http2.FrameWindowUpdate, 0, 0, "\x00\x00\x00\x01").
+				frame(http2.FramePriority, 0, 1, "12345").frame(0xbe, 0, 0, "new").serving(1, 1),
+			io.EOF, ok, true,
+		},
 		{"going away after this one", newH2().frame(http2.FrameGoAway, 0, 0, goAway(1)).serving(1, 1), io.EOF, ok, false},
-		{"going away before this one", newH2().frame(http2.FrameGoAway, 0, 0, goAway(0)), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"padding and priority", newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream|http2.FlagHeadersPadded|http2.FlagHeadersPriority, 1, "\x0312345"+newH2().fields(":status", "200", "grpc-status", "5")+"abc"), io.EOF, failed(ReasonGRPCNotServing), true},
-		{"more padding than frame", newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersPadded, 1, "\x09123"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a push", newH2().frame(http2.FramePushPromise, http2.FlagHeadersEndHeaders, 1, "1234"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a block that is interrupted", newH2().frame(http2.FrameHeaders, 0, 1, "").frame(http2.FramePing, 0, 0, "12345678"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a continuation of nothing", newH2().frame(http2.FrameContinuation, http2.FlagHeadersEndHeaders, 1, ""), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a block without end", newH2().frame(http2.FrameHeaders, 0, 1, strings.Repeat("x", 16000)).frame(http2.FrameContinuation, 0, 1, strings.Repeat("x", 16000)).frame(http2.FrameContinuation, 0, 1, strings.Repeat("x", 1000)), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a block that is no HPACK", newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 1, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), io.EOF, failed(ReasonUnexpectedResponse), false},
-		{"a flood of pings", newH2().frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 16000)).frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 16000)).frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 1000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
-		{"an endless message", newH2().frame(http2.FrameData, 0, 1, strings.Repeat("x", 3000)).frame(http2.FrameData, 0, 1, strings.Repeat("x", 3000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
-		{"a frame that is too long", newH2().frame(http2.FrameData, 0, 1, strings.Repeat("x", 20000)), os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false},
+		{
+			"going away before this one", newH2().frame(http2.FrameGoAway, 0, 0, goAway(0)), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"padding and priority",
+			newH2().
+				frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream|
+					http2.FlagHeadersPadded|http2.FlagHeadersPriority, 1,
+					"\x0312345"+newH2().fields(":status", "200", "grpc-status", "5")+"abc"),
+			io.EOF, failed(ReasonGRPCNotServing), true,
+		},
+		{
+			"more padding than frame",
+			newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersPadded, 1, "\x09123"), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"a push", newH2().frame(http2.FramePushPromise, http2.FlagHeadersEndHeaders, 1, "1234"), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"a block that is interrupted",
+			newH2().frame(http2.FrameHeaders, 0, 1, "").frame(http2.FramePing, 0, 0, "12345678"), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"a continuation of nothing", newH2().frame(http2.FrameContinuation, http2.FlagHeadersEndHeaders, 1, ""), io.EOF,
+			failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"a block without end",
+			newH2().frame(http2.FrameHeaders, 0, 1, strings.Repeat("x", 16000)).
+				frame(http2.FrameContinuation, 0, 1, strings.Repeat("x", 16000)).
+				frame(http2.FrameContinuation, 0, 1, strings.Repeat("x", 1000)),
+			io.EOF, failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"a block that is no HPACK",
+			newH2().frame(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 1, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+			io.EOF, failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"a flood of pings",
+			newH2().frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 16000)).
+				frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 16000)).
+				frame(http2.FramePing, http2.FlagPingAck, 0, strings.Repeat("x", 1000)),
+			os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"an endless message",
+			newH2().frame(http2.FrameData, 0, 1, strings.Repeat("x", 3000)).
+				frame(http2.FrameData, 0, 1, strings.Repeat("x", 3000)),
+			os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false,
+		},
+		{
+			"a frame that is too long", newH2().frame(http2.FrameData, 0, 1, strings.Repeat("x", 20000)),
+			os.ErrDeadlineExceeded, failed(ReasonUnexpectedResponse), false,
+		},
 		{"silence", newH2(), os.ErrDeadlineExceeded, failed(ReasonTimeout), false},
 		{"a close", newH2(), io.EOF, failed(ReasonUnexpectedResponse), false},
 	} {
@@ -365,7 +497,9 @@ func TestGRPCAnswers(t *testing.T) {
 	}
 }
 
-func TestGRPCKeepsUp(t *testing.T) {
+// TestGRPCConnectionCarriesManyCalls runs three calls over one connection. The preface is sent
+// once, a ping is answered between two calls, and a call that the peer did not take is ignored.
+func TestGRPCConnectionCarriesManyCalls(t *testing.T) {
 	x, server := newGRPCExchange("", "a:1", false), newH2()
 	first, _ := x.begin(nil)
 	server.serving(1, 1)
@@ -389,16 +523,19 @@ func TestGRPCKeepsUp(t *testing.T) {
 	}
 	server.Reset()
 	x.begin(nil)
-	if a := hear(x, server.frame(http2.FrameGoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00").Bytes(), 1<<20, io.EOF); !a.ignored {
+	server.frame(http2.FrameGoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00")
+	if a := hear(x, server.Bytes(), 1<<20, io.EOF); !a.ignored {
 		t.Errorf("%+v: the peer has not taken this call", a)
 	}
 }
 
-// TestIdleGRPCHoldsLittle: between two calls a peer can make a probe hold no more than a few KiB.
+// TestIdleGRPCHoldsLittle has a peer send long frames between two calls. Only a few KiB of them
+// stay in memory, and the connection ends.
 func TestIdleGRPCHoldsLittle(t *testing.T) {
 	for name, idle := range map[string]*h2{
-		"a long frame":  new(h2).frame(http2.FramePing, 0, 0, strings.Repeat("x", maxIdle+1)),
-		"a long block":  new(h2).frame(http2.FrameHeaders, 0, 3, strings.Repeat("x", 3000)).frame(http2.FrameContinuation, 0, 3, strings.Repeat("x", 3000)),
+		"a long frame": new(h2).frame(http2.FramePing, 0, 0, strings.Repeat("x", maxIdle+1)),
+		"a long block": new(h2).frame(http2.FrameHeaders, 0, 3, strings.Repeat("x", 3000)).
+			frame(http2.FrameContinuation, 0, 3, strings.Repeat("x", 3000)),
 		"a long stream": new(h2).frame(http2.FrameData, 0, 3, strings.Repeat("x", maxIdle+1)),
 	} {
 		x := grpcFor("")
@@ -410,8 +547,8 @@ func TestIdleGRPCHoldsLittle(t *testing.T) {
 	}
 }
 
-// TestIdleGRPCHoldsNoAnswer has a server that writes a good status in many digits: none of them stays
-// in memory after the call.
+// TestIdleGRPCHoldsNoAnswer has a server that writes a good status in many digits: none of them
+// stays in memory after the call.
 func TestIdleGRPCHoldsNoAnswer(t *testing.T) {
 	x, server := grpcFor(""), newH2().headers(0, 1, ":status", "200")
 	server.frame(http2.FrameData, 0, 1, "\x00\x00\x00\x00\x02\x08\x01")
@@ -421,7 +558,8 @@ func TestIdleGRPCHoldsNoAnswer(t *testing.T) {
 	}
 }
 
-func TestParseHealthResponse(t *testing.T) {
+// TestParseHealthResponseRefusesBrokenMessages reads whole, empty and broken messages.
+func TestParseHealthResponseRefusesBrokenMessages(t *testing.T) {
 	for in, want := range map[string]grpc_health_v1.HealthCheckResponse_ServingStatus{
 		"\x00\x00\x00\x00\x02\x08\x01":                                     1,
 		"\x00\x00\x00\x00\x00":                                             0, // the default is left out
@@ -443,7 +581,9 @@ func TestParseHealthResponse(t *testing.T) {
 	}
 }
 
-func TestSocketOutcomes(t *testing.T) {
+// TestSocketErrorsAreJudged maps each error of a socket to a reason, or to unknown where the
+// error says nothing about the peer.
+func TestSocketErrorsAreJudged(t *testing.T) {
 	for err, want := range map[error]outcome{
 		syscall.ECONNREFUSED: failed(ReasonConnectionRefused), syscall.ECONNRESET: failed(ReasonConnectionReset),
 		syscall.EPIPE: failed(ReasonConnectionReset), syscall.ETIMEDOUT: failed(ReasonTimeout),
@@ -471,8 +611,8 @@ func TestSocketOutcomes(t *testing.T) {
 	}
 }
 
-// fuzz feeds what a peer sends, whole and in pieces: the end must be the same, and nothing may grow
-// out of bounds.
+// fuzz feeds what a peer sends, whole and in pieces. The outcome must be the same, and memory
+// must stay bounded.
 func fuzz(t *testing.T, fresh func() exchange, in []byte, held func(exchange) int) {
 	t.Helper()
 	in = in[:min(len(in), 64<<10)]
@@ -524,7 +664,9 @@ func FuzzText(f *testing.F) {
 func FuzzGRPC(f *testing.F) {
 	f.Add(newH2().serving(1, 1).Bytes())
 	f.Add(
-		newH2().frame(http2.FrameHeaders, 0, 1, "").frame(http2.FrameContinuation, http2.FlagHeadersEndHeaders, 1, "\x88").frame(http2.FrameGoAway, 0, 0, "12345678").Bytes(),
+		newH2().frame(http2.FrameHeaders, 0, 1, "").
+			frame(http2.FrameContinuation, http2.FlagHeadersEndHeaders, 1, "\x88").
+			frame(http2.FrameGoAway, 0, 0, "12345678").Bytes(),
 	)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		fuzz(t, func() exchange { return grpcFor("db") }, in, func(x exchange) int {
@@ -533,8 +675,9 @@ func FuzzGRPC(f *testing.F) {
 	})
 }
 
-// TestDetails: a failure tells what was seen and what was expected, in no words of the peer's.
-func TestDetails(t *testing.T) {
+// TestDetailsQuoteNoPeer checks that the detail of a failure says what was seen and what was
+// expected, without words of the peer.
+func TestDetailsQuoteNoPeer(t *testing.T) {
 	web := func(more ...StatusRange) exchange {
 		return &httpExchange{request: newHTTPRequest(&HTTPGet{Expected: more}), host: "db.example.com"}
 	}

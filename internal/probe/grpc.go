@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// The sizes that HTTP/2 begins with, for a frame that a peer may send and for its compression table
-	// (RFC 9113, section 6.5.2).
+	// The sizes that HTTP/2 begins with, for a frame that a peer may send and for its compression
+	// table (RFC 9113, section 6.5.2).
 	h2MaxFrame    = 16 << 10
 	h2HeaderTable = 4096
 
 	h2FrameHeader = 9
 
-	// maxIdle is how many bytes a peer may send between two calls. An unfinished frame or header block
-	// stays in memory for as long as the connection is kept.
+	// maxIdle is how many bytes a peer may send between two calls. An unfinished frame or header
+	// block stays in memory for as long as the connection is kept.
 	maxIdle = 4 << 10
 )
 
@@ -34,9 +34,9 @@ func authority(e Endpoint) string {
 	return net.JoinHostPort(e.Host, strconv.Itoa(int(e.Dial.Port())))
 }
 
-// grpcExchange calls grpc.health.v1.Health/Check over HTTP/2. One connection carries one call after
-// the other. The client of google.golang.org/grpc would keep three goroutines and more than 64 KiB
-// of buffers for each connection.
+// grpcExchange calls grpc.health.v1.Health/Check over HTTP/2. One connection carries one call
+// after the other. The client of google.golang.org/grpc would keep three goroutines and more than
+// 64 KiB of buffers for each connection.
 type grpcExchange struct {
 	headers []byte         // the encoded request headers, the same for each call
 	message []byte         // the request with its gRPC prefix
@@ -239,8 +239,8 @@ func (x *grpcExchange) takeData(frame *http2.DataFrame, ours bool) answer {
 	return answer{}
 }
 
-// takeBlock collects a header block and decodes it when it is whole. It decodes the blocks of other
-// streams too, because they change the compression table.
+// takeBlock collects a header block and decodes it when it is whole. It decodes the blocks of
+// other streams too, because they change the compression table.
 func (x *grpcExchange) takeBlock(fragment []byte, whole bool) answer {
 	if !whole || x.block != nil {
 		x.block = append(x.block, fragment...) // the budget bounds it
@@ -272,7 +272,8 @@ func (x *grpcExchange) takeField(f hpack.HeaderField) {
 	}
 }
 
-// end judges a call that has ended. inOrder reports whether the peer has ended it, and not reset it.
+// end judges a call that has ended. inOrder reports whether the peer has ended it, and not reset
+// it.
 func (x *grpcExchange) end(inOrder bool) answer {
 	x.open = false
 	x.budget = maxIdle
@@ -306,8 +307,8 @@ func (x *grpcExchange) judge() outcome {
 	}
 }
 
-// parseHealthResponse reads a HealthCheckResponse with its gRPC prefix: a byte that says whether the
-// message is compressed, and its length.
+// parseHealthResponse reads a HealthCheckResponse with its gRPC prefix: a byte that says whether
+// the message is compressed, and its length.
 func parseHealthResponse(b []byte) (status grpc_health_v1.HealthCheckResponse_ServingStatus, ok bool) {
 	const prefix = 5
 	if len(b) < prefix || b[0] != 0 || int(binary.BigEndian.Uint32(b[1:])) != len(b)-prefix {

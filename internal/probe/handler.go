@@ -2,7 +2,7 @@ package probe
 
 import "crypto/tls"
 
-// handler is how a check asks, made ready once for all endpoints of an owner.
+// handler makes the exchanges of a check. All endpoints of an owner share one.
 type handler struct {
 	kind kind
 	tcp  *TCPSocket
@@ -13,7 +13,7 @@ type handler struct {
 	certificate *tls.Certificate // shown to a peer that asks for one; may be nil
 }
 
-// kind is the sort of a check, for metrics.
+// kind is the kind of a check, for metrics.
 type kind uint8
 
 const (
@@ -44,8 +44,7 @@ func newHandler(c *Check) *handler {
 	return h
 }
 
-// exchange returns what is to be said to an endpoint, nil where a connection is all that is asked
-// for.
+// exchange returns the exchange with an endpoint. It returns nil where the check only connects.
 func (h *handler) exchange(e Endpoint) exchange {
 	switch h.kind {
 	case kindHTTP:
@@ -53,17 +52,20 @@ func (h *handler) exchange(e Endpoint) exchange {
 	case kindGRPC:
 		return newGRPCExchange(h.grpc.Service, authority(e), h.tls != nil)
 	}
-	if h.onlyOpens() && h.opening() == "" {
+	if h.waitsForNothing() && h.textToSend() == "" {
 		return nil
 	}
 	return &textExchange{TCPSocket: h.tcp}
 }
 
-// onlyOpens reports whether the check waits for no answer: the connection is all, and what is sent.
-func (h *handler) onlyOpens() bool { return h.kind == kindTCP && (h.tcp == nil || h.tcp.Expect == "") }
+// waitsForNothing reports whether the check connects, and perhaps sends a text, but waits for no
+// answer.
+func (h *handler) waitsForNothing() bool {
+	return h.kind == kindTCP && (h.tcp == nil || h.tcp.Expect == "")
+}
 
-// opening is what such a check sends.
-func (h *handler) opening() string {
+// textToSend returns the text that a tcpSocket check sends.
+func (h *handler) textToSend() string {
 	if h.tcp == nil {
 		return ""
 	}

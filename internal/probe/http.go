@@ -2,117 +2,32 @@ package probe
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"io"
-	"net/netip"
 	"strconv"
 	"strings"
 )
 
-const userAgent = "external-backend-operator"
-
-// httpRequest is a request that is ready but for its Host header.
-type httpRequest struct {
-	start, rest string
-	host        string // the Host header as it was given; "": each endpoint's own
-	expected    []StatusRange
-	expectedAs  string // expected as its text
-}
-
-func newHTTPRequest(h *HTTPGet) *httpRequest {
-	q := &httpRequest{expected: h.Expected}
-	if len(q.expected) == 0 {
-		q.expected = []StatusRange{{200, 399}}
-	}
-	var ranges []string
-	for _, r := range q.expected {
-		ranges = append(ranges, r.String())
-	}
-	q.expectedAs = strings.Join(ranges, ", ")
-	var rest strings.Builder
-	agent, accept := userAgent, "*/*"
-	for _, header := range h.Headers {
-		if !printable(header.Name, false) || !printable(header.Value, true) {
-			continue // it would end the header early
-		}
-		switch strings.ToLower(header.Name) {
-		case "host":
-			q.host = header.Value
-		case "content-length", "transfer-encoding", "trailer": // of a body that there is not
-		case "user-agent":
-			agent = header.Value
-		case "accept":
-			accept = header.Value
-		default:
-			rest.WriteString(header.Name + ": " + header.Value + "\r\n")
-		}
-	}
-	q.start = "GET " + requestTarget(h.Path) + " HTTP/1.1\r\nHost: "
-	q.rest = "\r\nUser-Agent: " + agent + "\r\nAccept: " + accept + "\r\n" + rest.String() + "\r\n"
-	return q
-}
-
-// printable reports whether s has no character that ends a header line, and, unless spaces are
-// allowed, none that ends its name.
-func printable(s string, spaces bool) bool {
-	for _, c := range []byte(s) {
-		if c == 0x7f || c < ' ' && c != '\t' || !spaces && (c <= ' ' || c == ':') {
-			return false
-		}
-	}
-	return true
-}
-
-// requestTarget escapes what may not stand in a request line (RFC 3986, section 2).
-func requestTarget(path string) string {
-	var b strings.Builder
-	if !strings.HasPrefix(path, "/") {
-		b.WriteByte('/')
-	}
-	for _, c := range []byte(path) {
-		if c <= ' ' || c >= 0x7f {
-			b.WriteByte('%')
-			b.WriteByte("0123456789ABCDEF"[c>>4])
-			b.WriteByte("0123456789ABCDEF"[c&15])
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
-}
-
-// hostHeader returns the Host header for e (RFC 9110, section 7.2). IPv6 addresses are in brackets.
-// One that was given is sent as it is. Else the port follows where it is not the scheme's own.
-func (q *httpRequest) hostHeader(e Endpoint, secure bool) string {
-	host := cmp.Or(q.host, e.Host, e.Dial.Addr().WithZone("").String())
-	if ip, err := netip.ParseAddr(host); err == nil && ip.Is6() {
-		host = "[" + host + "]"
-	}
-	port := e.Dial.Port()
-	if q.host != "" || port == 80 && !secure || port == 443 && secure {
-		return host
-	}
-	return host + ":" + strconv.Itoa(int(port))
-}
-
-// httpExchange asks by GET over HTTP/1.1 and judges the status. A response is over when its body
-// is, or when maxBody bytes of it have come; a status that is not expected needs no body (RFC
-// 9112).
+// httpExchange sends a GET over HTTP/1.1 and judges the status (RFC 9112). A response ends with
+// its body, or after maxBody bytes of it. For an unexpected status it does not wait for the body.
+//
+// It finds the end of a response by hand, because http.ReadResponse blocks until all of it has
+// come: see docs/design/prober-on-epoll.md.
 type httpExchange struct {
 	request *httpRequest
 	host    string
 
-	part  httpPart
-	head  []byte // the part of a head that has come, where it didn't come whole
-	room  int    // bytes of heads that may still come
-	body  int    // bytes of the body that may still come
-	left  int64  // bytes of the body or of the chunk that are to come; -1: until the peer closes
-	chunk chunkReader
-	close bool // the connection serves no further request
-	began bool // something of this response has come
+	part       httpPart
+	head       []byte // an unfinished head
+	headBudget int    // how many bytes of heads may still come
+	bodyBudget int    // how many bytes of the body may still come
+	remaining  int64  // how many bytes of the body are missing; -1: the peer's close ends it
+	chunk      chunkReader
+	close      bool // the connection carries no further request
+	began      bool // something of this response has come
 }
 
+// httpPart is the part of a response that comes next.
 type httpPart uint8
 
 const (
@@ -123,7 +38,7 @@ const (
 )
 
 func (x *httpExchange) begin(dst []byte) (out []byte, enough bool) {
-	*x = httpExchange{request: x.request, host: x.host, part: httpHead, room: maxHead, body: maxBody}
+	*x = httpExchange{request: x.request, host: x.host, part: httpHead, headBudget: maxHead, bodyBudget: maxBody}
 	dst = append(dst, x.request.start...)
 	dst = append(dst, x.host...)
 	return append(dst, x.request.rest...), false
@@ -146,13 +61,13 @@ func (x *httpExchange) feed(in []byte) answer {
 		return x.feedBody(in)
 	case httpChunks:
 		return x.feedChunks(in)
-	default: // nothing was asked for
+	default: // there is no request
 		return done(failed(ReasonUnexpectedResponse))
 	}
 }
 
-// takeHead splits a head off from what has come. Without a whole head it returns nil and what to
-// answer.
+// takeHead splits in into a head and the rest. Where no whole head has come, head is nil and a is
+// the answer.
 func (x *httpExchange) takeHead(in []byte) (head, rest []byte, a answer) {
 	seen := len(x.head)
 	if seen > 0 {
@@ -163,7 +78,7 @@ func (x *httpExchange) takeHead(in []byte) (head, rest []byte, a answer) {
 	switch {
 	case !bytes.HasPrefix(in, []byte("HTTP/1.")[:min(len(in), len("HTTP/1."))]):
 		return nil, nil, done(failedWith(ReasonUnexpectedResponse, "the answer is not HTTP/1"))
-	case n > x.room, n < 0 && len(in) >= x.room:
+	case n > x.headBudget, n < 0 && len(in) >= x.headBudget:
 		return nil, nil, done(failedWith(ReasonUnexpectedResponse, "the response head is too long"))
 	case n < 0:
 		if seen == 0 {
@@ -172,14 +87,14 @@ func (x *httpExchange) takeHead(in []byte) (head, rest []byte, a answer) {
 		return nil, nil, answer{}
 	default:
 		x.head = nil
-		x.room -= n
+		x.headBudget -= n
 		return in[:n], in[n:], answer{}
 	}
 }
 
-// headLength returns the length of the head that b begins with, its empty line included, or -1.
-// The first seen bytes are known to hold no whole head, so that a head which comes in many small
-// pieces is not searched anew for each of them.
+// headLength returns the length of the head at the start of b, with its empty line, or -1. The
+// first seen bytes hold no whole head. So a head that comes in many small pieces is searched
+// once.
 func headLength(b []byte, seen int) int {
 	for i := max(0, seen-len("\n\r")); ; {
 		n := bytes.IndexByte(b[i:], '\n')
@@ -196,8 +111,8 @@ func headLength(b []byte, seen int) int {
 	}
 }
 
-// readHead judges a whole head and prepares for the body. After an interim response (1xx) another
-// head follows.
+// readHead judges a head and prepares for the body. After an interim response (1xx) another head
+// follows.
 func (x *httpExchange) readHead(head []byte) answer {
 	line, fields, _ := bytes.Cut(head, []byte("\n"))
 	status, minor, ok := parseStatusLine(line)
@@ -211,39 +126,30 @@ func (x *httpExchange) readHead(head []byte) answer {
 	case status < 200 && status != 101:
 		return answer{}
 	case !x.request.expects(status):
-		return done(failedWith(ReasonUnexpectedStatus, strconv.Itoa(status)+", expected "+x.request.expectedAs))
+		return done(failedWith(ReasonUnexpectedStatus, strconv.Itoa(status)+", expected "+x.request.expectedText))
 	}
 	x.close = f.close || status == 101 || minor == 0 && !f.keepAlive || f.chunked && f.length >= 0
 	switch {
 	case status < 200, status == 204, status == 304:
-		x.part, x.left = httpBody, 0
+		x.part, x.remaining = httpBody, 0
 	case f.chunked:
 		x.part = httpChunks
 	default:
-		x.part, x.left = httpBody, f.length
+		x.part, x.remaining = httpBody, f.length
 	}
 	return answer{}
 }
 
-func (q *httpRequest) expects(status int) bool {
-	for _, r := range q.expected {
-		if r.From <= status && status <= r.To {
-			return true
-		}
-	}
-	return false
-}
-
 func (x *httpExchange) feedBody(in []byte) answer {
 	switch {
-	case x.left >= 0 && int64(len(in)) >= x.left:
-		return x.finish(int64(len(in)) == x.left)
-	case len(in) >= x.body:
+	case x.remaining >= 0 && int64(len(in)) >= x.remaining:
+		return x.finish(int64(len(in)) == x.remaining)
+	case len(in) >= x.bodyBudget:
 		return x.finish(false)
 	}
-	x.body -= len(in)
-	if x.left >= 0 {
-		x.left -= int64(len(in))
+	x.bodyBudget -= len(in)
+	if x.remaining >= 0 {
+		x.remaining -= int64(len(in))
 	}
 	return answer{}
 }
@@ -252,15 +158,15 @@ func (x *httpExchange) feedChunks(in []byte) answer {
 	for i, c := range in {
 		switch x.chunk.next(c) {
 		case chunkData:
-			if x.body--; x.body <= 0 {
+			if x.bodyBudget--; x.bodyBudget <= 0 {
 				return x.finish(false)
 			}
 		case chunkFrame:
-			if x.room--; x.room > 0 {
+			if x.headBudget--; x.headBudget > 0 {
 				continue
 			}
-			if x.body < maxBody {
-				return x.finish(false) // a body in small pieces, as good as any other that is too long
+			if x.bodyBudget < maxBody {
+				return x.finish(false) // a body in small pieces is too long, too
 			}
 			return done(failed(ReasonUnexpectedResponse))
 		case chunkBad:
@@ -272,15 +178,15 @@ func (x *httpExchange) feedChunks(in []byte) answer {
 	return answer{}
 }
 
-// finish ends a probe whose response is as expected. clean: it has come whole, and nothing after
-// it.
+// finish ends a probe whose response is as expected. clean reports whether the whole response has
+// come, and nothing after it.
 func (x *httpExchange) finish(clean bool) answer {
 	x.part = httpIdle
 	return answer{outcome: outcome{result: success}, done: true, keep: clean && !x.close}
 }
 
 func (x *httpExchange) cut(err error) answer {
-	if errors.Is(err, io.EOF) && x.part == httpBody && x.left < 0 {
+	if errors.Is(err, io.EOF) && x.part == httpBody && x.remaining < 0 {
 		return x.finish(false)
 	}
 	a := done(cutOutcome(err))
@@ -288,7 +194,7 @@ func (x *httpExchange) cut(err error) answer {
 	return a
 }
 
-// parseStatusLine reads "HTTP/1.1 200 OK" (RFC 9112, section 4).
+// parseStatusLine reads a line such as "HTTP/1.1 200 OK" (RFC 9112, section 4).
 func parseStatusLine(line []byte) (status, minor int, ok bool) {
 	const version = len("HTTP/1.x ")
 	if len(line) < version+3 || line[version-2] < '0' || line[version-2] > '9' || line[version-1] != ' ' {
@@ -301,14 +207,15 @@ func parseStatusLine(line []byte) (status, minor int, ok bool) {
 	return status, int(line[version-2] - '0'), err == nil && status >= 100
 }
 
-// httpFields is what a head says of its message's end.
+// httpFields are the header fields that say where a response ends.
 type httpFields struct {
-	length                    int64 // -1: not said
+	length                    int64 // -1: there is none
 	chunked, close, keepAlive bool
 }
 
-// parseFields reads the header fields that matter. It refuses a Content-Length that is no number or
-// says two things, and transfer codings but chunked (RFC 9112, section 6.3).
+// parseFields reads the header fields that say where a response ends. It refuses a Content-Length
+// that is not a number, two different ones, and every transfer coding except chunked (RFC 9112,
+// section 6.3).
 func parseFields(b []byte) (httpFields, bool) {
 	f := httpFields{length: -1}
 	for len(b) > 0 {
@@ -316,7 +223,7 @@ func parseFields(b []byte) (httpFields, bool) {
 		line, b, _ = bytes.Cut(b, []byte("\n"))
 		name, value, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\r")), []byte(":"))
 		if !ok {
-			if len(name) > 0 && name[0] != ' ' && name[0] != '\t' { // else the empty line, or a folded one
+			if len(name) > 0 && name[0] != ' ' && name[0] != '\t' { // neither the empty line nor a folded one
 				return f, false
 			}
 			continue
@@ -347,89 +254,4 @@ func parseFields(b []byte) (httpFields, bool) {
 
 func foldEqual(b []byte, lower string) bool {
 	return len(b) == len(lower) && strings.EqualFold(string(b), lower)
-}
-
-// chunkReader walks through a chunked body, byte by byte (RFC 9112, section 7.1).
-type chunkReader struct {
-	part  chunkPart
-	size  int64
-	digit bool // the size has a digit
-	blank bool // the trailer's line is empty so far
-}
-
-type chunkPart uint8
-
-const (
-	chunkSize chunkPart = iota
-	chunkExtension
-	chunkBytes
-	chunkGap // the line's end after a chunk's bytes
-	chunkTrailer
-)
-
-// chunkByte says what a byte of a chunked body is.
-type chunkByte uint8
-
-const (
-	chunkFrame chunkByte = iota
-	chunkData
-	chunkBad
-	chunkEnd // the last one
-)
-
-func (r *chunkReader) next(c byte) chunkByte {
-	switch r.part {
-	case chunkSize:
-		return r.nextOfSize(c)
-	case chunkExtension:
-		if c == '\n' {
-			r.endOfSize()
-		}
-	case chunkBytes:
-		if r.size--; r.size == 0 {
-			r.part = chunkGap
-		}
-		return chunkData
-	case chunkGap:
-		switch c {
-		case '\n':
-			r.part, r.digit = chunkSize, false
-		case '\r':
-		default:
-			return chunkBad
-		}
-	case chunkTrailer:
-		switch {
-		case c == '\n' && r.blank:
-			return chunkEnd
-		case c == '\n':
-			r.blank = true
-		case c != '\r':
-			r.blank = false
-		}
-	}
-	return chunkFrame
-}
-
-func (r *chunkReader) nextOfSize(c byte) chunkByte {
-	n := strings.IndexByte("0123456789abcdef", c|0x20)
-	switch {
-	case n >= 0 && (c >= '0') && r.size < 1<<56:
-		r.size, r.digit = r.size<<4|int64(n), true
-	case !r.digit:
-		return chunkBad
-	case c == '\n':
-		r.endOfSize()
-	case c == '\r', c == ';', c == ' ', c == '\t':
-		r.part = chunkExtension
-	default:
-		return chunkBad
-	}
-	return chunkFrame
-}
-
-func (r *chunkReader) endOfSize() {
-	if r.part = chunkBytes; r.size == 0 {
-		r.part, r.blank = chunkTrailer, true
-	}
 }

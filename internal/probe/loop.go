@@ -10,7 +10,8 @@ import (
 
 const (
 	// tick is how often the loop looks at the schedule. Probes that are due within one tick begin
-	// together, which saves most of the wake-ups. No probe begins more than a tick late because of it.
+	// together, which saves most of the wake-ups. No probe begins more than a tick late because of
+	// it.
 	tick = 5 * time.Millisecond
 
 	// minPatience is how long a probe may stay unanswered before it counts as slow, for an endpoint
@@ -35,9 +36,9 @@ const (
 	// between.
 	maxBegun = 256
 
-	// maxCounted is the longest time between two looks at the schedule that counts in full against the
-	// probes in flight. After a longer time this process was away for a part of it, and only maxWait
-	// counts. While a probe is in flight the loop waits no longer than maxWait.
+	// maxCounted is the longest time between two looks at the schedule that counts in full against
+	// the probes in flight. After a longer time this process was away for a part of it, and only
+	// maxWait counts. While a probe is in flight the loop waits no longer than maxWait.
 	//
 	// The loop takes what peers have sent before it counts time against them, but an exchange takes
 	// several runs of the loop. Ten runs for each second of a timeout are enough for any exchange.
@@ -56,8 +57,8 @@ type loop struct {
 	net      network
 	inFlight schedule[*attempt] // by the time at which the loop looks at a probe, unless it ends before
 
-	// Targets whose probe is due and has no place yet. Namespaces take turns, so none waits for all the
-	// probes of another one.
+	// Targets whose probe is due and has no place yet. Namespaces take turns, so none waits for all
+	// the probes of another one.
 	fast fairqueue.Queue[*target]
 	slow *slowProbePool
 
@@ -160,8 +161,9 @@ func (l *loop) cancelStale() {
 	}
 }
 
-// excuse keeps the time for which this process was away from counting against the probes in flight.
-// Their timeouts last longer by that time. So a process that is always late still finds silent peers.
+// excuse keeps the time for which this process was away from counting against the probes in
+// flight. Their timeouts last longer by that time. So a process that is always late still finds
+// silent peers.
 func (l *loop) excuse(away time.Duration) {
 	switch {
 	case away <= maxCounted:
@@ -183,8 +185,8 @@ func (l *loop) excuse(away time.Duration) {
 	}
 }
 
-// expire looks at the probes that have been unanswered for long. It ends those whose time is over. The
-// others become slow; one that gets no place among the slow probes is preempted.
+// expire looks at the probes that have been unanswered for long. It ends those whose time is
+// over. The others become slow; one that gets no place among the slow probes is preempted.
 func (l *loop) expire(now instant) {
 	for {
 		a, due, ok := l.inFlight.popDue(now)
@@ -252,8 +254,9 @@ func (l *loop) leaveFlight(a *attempt) {
 	}
 }
 
-// launch hands the probes that begin to the network, except those that policy refuses. It asks policy
-// before each dial, because a probe that dials again may be a timeout older than its first try.
+// launch hands the probes that begin to the network, except those that policy refuses. It asks
+// policy before each dial, because a probe that dials again may be a timeout older than its first
+// try.
 func (l *loop) launch() {
 	for _, a := range l.begun {
 		if !a.isInFlight() {

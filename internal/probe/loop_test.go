@@ -210,6 +210,12 @@ func with(check *Check, change func(*Check)) *Check {
 }
 
 func answers(Endpoint) (outcome, time.Duration) { return outcome{result: success}, ms }
+
+// answersIn answers after some time.
+func answersIn(took time.Duration) peer {
+	return func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, took }
+}
+
 func refuses(Endpoint) (outcome, time.Duration) { return failed(ReasonConnectionRefused), ms }
 func vanishes(Endpoint) (outcome, time.Duration) {
 	return outcome{}, -1
@@ -242,6 +248,8 @@ func (n *fakeNetwork) count(from, to time.Time) (total, most int, perTarget map[
 	return total, slices.Max(buckets[:]), perTarget
 }
 
+// TestStartsNeverBunch has a thousand endpoints added, changed and dying together. Their probes
+// stay spread over the period.
 func TestStartsNeverBunch(t *testing.T) {
 	const number = 1000
 	bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
@@ -292,7 +300,9 @@ func TestStartsNeverBunch(t *testing.T) {
 	})
 }
 
-func TestStartLongAfterSync(t *testing.T) {
+// TestStartLongAfterSyncDoesNotBunch starts an engine hours after Sync. The first probes are
+// spread.
+func TestStartLongAfterSyncDoesNotBunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, n := New(Options{}), newFakeNetwork(answers)
 		e.Sync(owner1, tcpCheck(), endpoints(1000, Healthy))
@@ -317,9 +327,9 @@ func TestStartLongAfterSync(t *testing.T) {
 	})
 }
 
-// TestRedials: a probe that the network can't finish over a kept connection begins again, unless it
-// has ended meanwhile.
-func TestRedials(t *testing.T) {
+// TestIgnoredProbeDialsAgain has a peer close a kept connection before it takes the probe. The
+// probe begins again, unless it has ended meanwhile.
+func TestIgnoredProbeDialsAgain(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		meanwhile func(*Engine)
@@ -344,8 +354,9 @@ func TestRedials(t *testing.T) {
 	}
 }
 
-// TestReuseIsBoundedAndSpread: a connection carries further probes for less than maxReuse, and as
-// many as there are in that time. The dials of many targets that came together don't bunch.
+// TestReuseIsBoundedAndSpread checks that a connection carries further probes for less than
+// maxReuse, and all probes of that time. The dials of many targets that were added together do
+// not bunch.
 func TestReuseIsBoundedAndSpread(t *testing.T) {
 	const number, rounds = 1000, 6
 	for period, most := range map[time.Duration]int{ // probes that a connection carries at most
@@ -383,6 +394,7 @@ func TestReuseIsBoundedAndSpread(t *testing.T) {
 	}
 }
 
+// TestBlackHolesDelayNobody has 40 % of the peers stop answering. The others are probed on time.
 func TestBlackHolesDelayNobody(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -445,8 +457,8 @@ func TestBlackHolesDelayNobody(t *testing.T) {
 	}
 }
 
-// TestSlowPeersDelayNobody lets a tenant have far more probed than there is room for, by servers
-// that take their time. Only who owns them waits.
+// TestSlowPeersDelayNobody has one namespace with far more slow servers than there are places.
+// Only that namespace waits.
 func TestSlowPeersDelayNobody(t *testing.T) {
 	for _, took := range []time.Duration{slowAfter - ms, 2900 * ms} {
 		t.Run(took.String(), func(t *testing.T) {
@@ -485,9 +497,8 @@ func TestSlowPeersDelayNobody(t *testing.T) {
 	}
 }
 
-// TestSilentPeersHoldNobodyUp lets a tenant have the whole silent half of the room taken by peers
-// that never answer, with the longest timeout that there is. Nobody else waits for it, and it keeps
-// its share.
+// TestSilentPeersHoldNobodyUp has one namespace take all places for slow probes, with peers that
+// never answer and the longest timeout. No other namespace waits for it, and it keeps its share.
 func TestSilentPeersHoldNobodyUp(t *testing.T) {
 	const half = 50
 	crowd := types.NamespacedName{Namespace: "crowd", Name: "silent"}
@@ -503,8 +514,8 @@ func TestSilentPeersHoldNobodyUp(t *testing.T) {
 		want  State
 		known time.Duration
 	}{
-		{"who takes a while", func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 150 * ms }, healthy, check.Period + 150*ms},
-		{"who takes long", func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 900 * ms }, healthy, check.Period + 900*ms},
+		{"who takes a while", answersIn(150 * ms), healthy, check.Period + 150*ms},
+		{"who takes long", answersIn(900 * ms), healthy, check.Period + 900*ms},
 		{"who vanishes", vanishes, unhealthy(ReasonTimeout), check.Period + sec + 2*200*ms},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -561,8 +572,8 @@ func TestSilentPeersHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// TestSilentNamespacesShare has three namespaces with far more black holes than there is room for:
-// of each all are found dead, by timeouts that they were given.
+// TestSilentNamespacesShare has three namespaces with far more black holes than there are places.
+// All of them are Unhealthy in the end, each after its full timeout.
 func TestSilentNamespacesShare(t *testing.T) {
 	bubble(t, Options{MaxConcurrent: 60}, vanishes, func(t *testing.T, e *Engine, n *fakeNetwork) {
 		owners := map[types.NamespacedName]time.Duration{
@@ -584,9 +595,9 @@ func TestSilentNamespacesShare(t *testing.T) {
 	})
 }
 
-// TestUsuallySlowIsSilent: who has answered late once takes room from those who answer for no
-// longer than anybody else.
-func TestUsuallySlowIsSilent(t *testing.T) {
+// TestPatienceIsBounded has endpoints that once answered late stop answering. They count as slow
+// as soon as any others.
+func TestPatienceIsBounded(t *testing.T) {
 	late := func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 50 * sec }
 	bubble(t, Options{MaxConcurrent: 20}, late, func(t *testing.T, e *Engine, n *fakeNetwork) {
 		e.Sync(
@@ -605,7 +616,8 @@ func TestUsuallySlowIsSilent(t *testing.T) {
 	})
 }
 
-// TestSlowProbePoolIsShared compares the pool with a naive count, and checks what its comment promises.
+// TestSlowProbePoolIsShared compares the pool with a naive count, and checks what its comment
+// promises.
 func TestSlowProbePoolIsShared(t *testing.T) {
 	const size = 24
 	random := rand.New(rand.NewPCG(1, 1))
@@ -692,7 +704,8 @@ func TestSlowProbePoolIsShared(t *testing.T) {
 	}
 }
 
-func TestDetection(t *testing.T) {
+// TestDeathsAreDetectedInTime measures the time from a death to the verdict.
+func TestDeathsAreDetectedInTime(t *testing.T) {
 	check := with(tcpCheck(), func(c *Check) { c.Period, c.Timeout, c.Confirm = 2*sec, sec, 200*ms })
 	for _, test := range []struct {
 		name   string
@@ -731,6 +744,8 @@ func TestDetection(t *testing.T) {
 
 var compareAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
+// TestLateSuccessEndsTheStreak has peers that answer after more than a confirm interval. They
+// stay Healthy, and no chain of confirmations begins.
 func TestLateSuccessEndsTheStreak(t *testing.T) {
 	slow := func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 2500 * ms }
 	bubble(t, Options{}, slow, func(t *testing.T, e *Engine, n *fakeNetwork) {
@@ -748,6 +763,8 @@ func TestLateSuccessEndsTheStreak(t *testing.T) {
 	})
 }
 
+// TestSyncKeepsWhatItCan changes checks and endpoints in all ways. Verdicts stay, and counts stay
+// where the question does.
 func TestSyncKeepsWhatItCan(t *testing.T) {
 	list := endpoints(3, Unknown)
 	one := list[:1]
@@ -949,8 +966,8 @@ func probesThatWere(t *testing.T, registry *prometheus.Registry, result string) 
 	return total
 }
 
-// TestProbesGivenUpAreNotUnknown: a silent probe that makes room for another namespace's, and one
-// that nobody wants any more, could be run. An alert on unknown probes must not fire for them.
+// TestProbesGivenUpAreNotUnknown has probes preempted and forgotten. They could be run, so the
+// metric of unknown probes, on which people alert, does not count them.
 func TestProbesGivenUpAreNotUnknown(t *testing.T) {
 	const room = 100
 	registry := prometheus.NewRegistry()
@@ -979,6 +996,8 @@ func TestProbesGivenUpAreNotUnknown(t *testing.T) {
 	})
 }
 
+// TestWhatCannotRunIsUnknown has probes that policy refuses, that find no socket, or whose
+// process was stopped. None of them changes a verdict.
 func TestWhatCannotRunIsUnknown(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	t.Run("not permitted", func(t *testing.T) {
@@ -1002,9 +1021,6 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 			}
 		})
 	})
-	answersIn := func(took time.Duration) peer {
-		return func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, took }
-	}
 	for name, test := range map[string]struct {
 		stop time.Duration // from a second after the start of a probe on
 		peer peer
@@ -1053,8 +1069,8 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 	})
 }
 
-// TestLateProcessFindsTheSilent: a process whose turns always come late finds a target that doesn't
-// answer, though later.
+// TestLateProcessFindsTheSilent has a process whose loop always runs late. It finds a target that
+// does not answer, though later.
 func TestLateProcessFindsTheSilent(t *testing.T) {
 	for _, late := range []time.Duration{0, 240 * ms, 400 * ms, 600 * ms, 2 * sec, 9 * sec} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -1079,8 +1095,8 @@ func TestLateProcessFindsTheSilent(t *testing.T) {
 	}
 }
 
-// TestLateProcessFailsNobody: to connect, to shake hands and to hear an answer takes some turns. A
-// process whose turns always come late takes longer for it than a timeout, and blames nobody.
+// TestLateProcessFailsNobody has a process whose loop always runs late. A probe takes several
+// runs of the loop, so it takes longer than its timeout, and still does not fail.
 func TestLateProcessFailsNobody(t *testing.T) {
 	for _, late := range []time.Duration{150 * ms, 300 * ms, 900 * ms, 5 * sec} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -1098,6 +1114,7 @@ func TestLateProcessFailsNobody(t *testing.T) {
 	}
 }
 
+// TestLatenessIsMeasured reads the metrics of punctual probes.
 func TestLatenessIsMeasured(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	bubble(t, Options{Registerer: registry}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
@@ -1128,6 +1145,7 @@ func TestLatenessIsMeasured(t *testing.T) {
 	})
 }
 
+// TestNotifyOnChangesOnly counts notifications over an hour of equal answers, and of changes.
 func TestNotifyOnChangesOnly(t *testing.T) {
 	told := 0
 	bubble(
@@ -1152,6 +1170,8 @@ func TestNotifyOnChangesOnly(t *testing.T) {
 	)
 }
 
+// TestFlappingReturnsWithoutAProbe suspends the check of an endpoint whose recovery is held back.
+// The recovery is published when its time has come.
 func TestFlappingReturnsWithoutAProbe(t *testing.T) {
 	bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
 		check := with(tcpCheck(), func(c *Check) { c.Period, c.FailureThreshold = sec, 1 })
@@ -1176,6 +1196,7 @@ func TestFlappingReturnsWithoutAProbe(t *testing.T) {
 	})
 }
 
+// TestCostIsTheSameDeadOrAlive counts the probes of answering, refusing and silent endpoints.
 func TestCostIsTheSameDeadOrAlive(t *testing.T) {
 	check := with(tcpCheck(), func(c *Check) { c.Period, c.Timeout = 2*sec, sec })
 	counts := map[string]int{}

@@ -56,8 +56,8 @@ func failedWith(reason, detail string) outcome {
 	return outcome{result: failure, cause: cause{reason: reason, detail: detail}}
 }
 
-// machine is the threshold machine of one endpoint. Its methods are pure: each takes the rules and
-// the time, and returns the next machine. The zero machine has no verdict.
+// machine is the threshold machine of one endpoint. Its methods are pure: each takes the rules
+// and the time, and returns the next machine. The zero machine has no verdict.
 //
 // Consecutive results make the raw verdict. The published verdict follows it at once, with one
 // exception: the recovery of an endpoint that keeps recovering is held back.
@@ -87,8 +87,9 @@ func newMachine(seed Verdict, r rules, phase uint64, now instant) machine {
 	return machine{rawVerdict: seed}.spread(r, phase, now)
 }
 
-// spread delays a probe that would begin at once, by a part of the confirm interval or of the period,
-// the shorter of them. So endpoints that are added or changed together do not begin together.
+// spread delays a probe that would begin at once, by a part of the confirm interval or of the
+// period, the shorter of them. So endpoints that are added or changed together do not begin
+// together.
 func (m machine) spread(r rules, phase uint64, now instant) machine {
 	if m.next(r, phase, now) <= now {
 		m.last = now + fraction(min(r.confirm, r.period), phase) - r.confirm
@@ -183,8 +184,8 @@ func (m machine) recover(now instant) machine {
 	return m
 }
 
-// settle publishes a recovery that may be published by now, and ends the flapping of an endpoint that
-// has not recovered for dampWindow.
+// settle publishes a recovery that may be published by now, and ends the flapping of an endpoint
+// that has not recovered for dampWindow.
 func (m machine) settle(now instant) machine {
 	if m.held && (!m.flapping || now >= m.published+dampWindow) {
 		m.held, m.cause, m.published = false, cause{}, now
@@ -195,9 +196,9 @@ func (m machine) settle(now instant) machine {
 	return m
 }
 
-// updateReason replaces the cause of an Unhealthy verdict by c, the cause of the newest failure. It
-// waits until as many failures in a row as make a verdict agree on another reason. So an endpoint
-// that fails for changing reasons does not change its state with every probe.
+// updateReason replaces the cause of an Unhealthy verdict by c, the cause of the newest failure.
+// It waits until as many failures in a row as make a verdict agree on another reason. So an
+// endpoint that fails for changing reasons does not change its state with every probe.
 func (m machine) updateReason(r rules, c cause) machine {
 	if c.reason != m.cause.reason && (m.cause.reason == "" || int(m.sameReason) >= r.fall) {
 		m.cause = c
@@ -205,8 +206,8 @@ func (m machine) updateReason(r rules, c cause) machine {
 	return m
 }
 
-// forgetCounts prepares the machine for a check that asks something else. Earlier results say nothing
-// about it. The verdict stays.
+// forgetCounts prepares the machine for a check that asks something else. Earlier results say
+// nothing about it. The verdict stays.
 func (m machine) forgetCounts() machine {
 	m.streak, m.sameReason, m.doubtful = 0, 0, false
 	return m
@@ -217,13 +218,13 @@ func (m machine) turnsUnhealthy(after machine) bool {
 	return m.rawVerdict != Unhealthy && after.rawVerdict == Unhealthy
 }
 
-// next returns when the next probe begins. It returns never where a probe in flight has to end first.
-// phase is that of the endpoint.
+// next returns when the next probe begins. It returns never where a probe in flight has to end
+// first. phase is that of the endpoint.
 //
 // While the verdict is in doubt one probe begins in each confirm interval, whether or not the one
-// before has ended. No more are in flight than the verdict may still need. Without doubt one probe
-// begins in each period. A Healthy endpoint is in doubt while a probe is unanswered, too, unless a
-// probe that began earlier has succeeded since.
+// before has ended. No more are in flight than the verdict may still need. Without doubt one
+// probe begins in each period. A Healthy endpoint is in doubt while a probe is unanswered, too,
+// unless a probe that began earlier has succeeded since.
 func (m machine) next(r rules, phase uint64, now instant) instant {
 	var doubt, needed bool
 	inFlight := int(m.inFlight)

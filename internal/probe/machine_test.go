@@ -20,10 +20,12 @@ func (m machine) probe(r rules, o outcome, now instant) machine {
 	return m.end(r, m.generation, o, now)
 }
 
-func TestMachineSteps(t *testing.T) {
+// TestThresholdsMakeVerdicts ends one probe a second and compares the state that comes of it.
+func TestThresholdsMakeVerdicts(t *testing.T) {
 	r := rules{period: 10 * sec, confirm: sec, timeout: 3 * sec, rise: 2, fall: 3}
 	refused, timeout := failed(ReasonConnectionRefused), failed(ReasonTimeout)
 	good, lost := outcome{result: success}, outcome{}
+	status := func(code string) outcome { return failedWith(ReasonUnexpectedStatus, code) }
 
 	for _, test := range []struct {
 		name string
@@ -36,28 +38,59 @@ func TestMachineSteps(t *testing.T) {
 		{"one success of two", Unknown, []outcome{good}, State{Probed: true}},
 		{"two successes", Unknown, []outcome{good, good}, State{Verdict: Healthy, Probed: true}},
 		{"two failures of three", Unknown, []outcome{refused, refused}, State{Probed: true}},
-		{"three failures", Unknown, []outcome{timeout, timeout, refused}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
-		{"a streak starts anew after a success", Healthy, []outcome{refused, refused, good, refused, refused}, State{Verdict: Healthy, Probed: true}},
-		{"what could not run counts for nothing", Healthy, []outcome{refused, lost, refused, lost, lost}, State{Verdict: Healthy, Probed: true}},
-		{"and interrupts nothing", Healthy, []outcome{refused, lost, refused, lost, refused}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
+		{
+			"three failures", Unknown, []outcome{timeout, timeout, refused},
+			State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true},
+		},
+		{
+			"a streak starts anew after a success", Healthy, []outcome{refused, refused, good, refused, refused},
+			State{Verdict: Healthy, Probed: true},
+		},
+		{
+			"what could not run counts for nothing", Healthy, []outcome{refused, lost, refused, lost, lost},
+			State{Verdict: Healthy, Probed: true},
+		},
+		{
+			"and interrupts nothing", Healthy, []outcome{refused, lost, refused, lost, refused},
+			State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true},
+		},
 		{"only lost ones are no probe", Unknown, []outcome{lost, lost, lost, lost}, State{}},
 		{"a return", Unhealthy, []outcome{good, good}, State{Verdict: Healthy, Probed: true}},
-		{"a return needs its successes in a row", Unhealthy, []outcome{good, refused, good}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
-		{"a seeded verdict takes the first reason", Unhealthy, []outcome{timeout}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
-		{"another reason needs the threshold", Unhealthy, []outcome{timeout, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
-		{"and has it", Unhealthy, []outcome{timeout, refused, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true}},
+		{
+			"a return needs its successes in a row", Unhealthy, []outcome{good, refused, good},
+			State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true},
+		},
+		{
+			"a seeded verdict takes the first reason", Unhealthy, []outcome{timeout},
+			State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true},
+		},
+		{
+			"another reason needs the threshold", Unhealthy, []outcome{timeout, refused, refused},
+			State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true},
+		},
+		{
+			"and has it", Unhealthy, []outcome{timeout, refused, refused, refused},
+			State{Verdict: Unhealthy, Reason: ReasonConnectionRefused, Probed: true},
+		},
 		{
 			"details stay as they were found with their reason", Unhealthy,
-			[]outcome{failedWith(ReasonUnexpectedStatus, "404"), failedWith(ReasonUnexpectedStatus, "503")},
+			[]outcome{status("404"), status("503")},
 			State{Verdict: Unhealthy, Reason: ReasonUnexpectedStatus, Detail: "404", Probed: true},
 		},
 		{
 			"another reason brings its details", Unhealthy,
-			[]outcome{timeout, failedWith(ReasonUnexpectedStatus, "404"), failedWith(ReasonUnexpectedStatus, "503"), failedWith(ReasonUnexpectedStatus, "503")},
+			[]outcome{timeout, status("404"), status("503"), status("503")},
 			State{Verdict: Unhealthy, Reason: ReasonUnexpectedStatus, Detail: "503", Probed: true},
 		},
-		{"a return forgets them", Unhealthy, []outcome{failedWith(ReasonUnexpectedStatus, "404"), good, good}, State{Verdict: Healthy, Probed: true}},
-		{"reasons that change by turns are not told", Unhealthy, []outcome{timeout, refused, refused, timeout, refused, refused}, State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true}},
+		{
+			"a return forgets them", Unhealthy, []outcome{status("404"), good, good},
+			State{Verdict: Healthy, Probed: true},
+		},
+		{
+			"reasons that change by turns are not told", Unhealthy,
+			[]outcome{timeout, refused, refused, timeout, refused, refused},
+			State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := newMachine(test.seed, r, 0, epochOffset)
@@ -72,9 +105,9 @@ func TestMachineSteps(t *testing.T) {
 	}
 }
 
-// TestMachineDamping walks through a minute of an endpoint that dies and comes back, with
+// TestThirdRecoveryInAMinuteIsHeldBack has an endpoint die and recover for minutes, with
 // thresholds of one.
-func TestMachineDamping(t *testing.T) {
+func TestThirdRecoveryInAMinuteIsHeldBack(t *testing.T) {
 	r := rules{period: sec, confirm: sec, timeout: sec, rise: 1, fall: 1}
 	m := newMachine(Healthy, r, 0, epochOffset)
 	for _, step := range []struct {
@@ -108,9 +141,8 @@ func TestMachineDamping(t *testing.T) {
 	}
 }
 
-// TestMachineReturnsByTimeAlone shows a return that is told when its delay is over, without a
-// probe.
-func TestMachineReturnsByTimeAlone(t *testing.T) {
+// TestHeldRecoveryIsPublishedWithoutAProbe waits until the delay of a recovery is over.
+func TestHeldRecoveryIsPublishedWithoutAProbe(t *testing.T) {
 	r := rules{period: time.Hour, confirm: sec, timeout: sec, rise: 1, fall: 1}
 	m := newMachine(Healthy, r, 0, epochOffset)
 	for i := range 6 {
@@ -121,15 +153,16 @@ func TestMachineReturnsByTimeAlone(t *testing.T) {
 	if m.settlesAt() != wake {
 		t.Fatalf("wakes at %v, want %v", m.settlesAt(), wake)
 	}
-	if m.settle(wake-1).verdict() != Unhealthy || m.settle(wake).verdict() != Healthy || m.settle(wake).settlesAt() != never {
-		t.Error("the return is not told exactly then")
+	before, after := m.settle(wake-1), m.settle(wake)
+	if before.verdict() != Unhealthy || after.verdict() != Healthy || after.settlesAt() != never {
+		t.Error("the recovery is not published exactly then")
 	}
 }
 
-// TestMachineFlappingWrites flaps once a second for ten minutes. Dying is never delayed and two
-// recoveries are told at once, which makes five changes; from then on at most two verdicts change
-// in any minute.
-func TestMachineFlappingWrites(t *testing.T) {
+// TestFlappingChangesTwoVerdictsAMinute has an endpoint flap once a second for ten minutes. Dying
+// is never delayed and two recoveries are published at once, which makes five changes. After that
+// at most two verdicts change in any minute.
+func TestFlappingChangesTwoVerdictsAMinute(t *testing.T) {
 	r := rules{period: sec, confirm: 100 * ms, timeout: sec, rise: 1, fall: 1}
 	m := newMachine(Healthy, r, 0, epochOffset)
 	var changes []instant
@@ -157,7 +190,7 @@ func TestMachineFlappingWrites(t *testing.T) {
 	}
 }
 
-// model does what the machine does, from the whole history and without cleverness.
+// model computes the verdicts from the whole history, in the simplest way.
 type model struct {
 	history []result // what counts, since the question last changed
 	raw     Verdict
@@ -237,7 +270,7 @@ func FuzzMachineAgainstModel(f *testing.F) {
 				t.Fatalf("step %d: verdict %v, raw verdict %v; the model says %v, %v", i, m.verdict(), m.rawVerdict, o.told, o.raw)
 			}
 			if m.settlesAt() != never && m.settlesAt() <= now {
-				t.Fatalf("step %d: a return that is due at %v is not told at %v", i, m.settlesAt(), now)
+				t.Fatalf("step %d: a recovery that is due at %v is not published at %v", i, m.settlesAt(), now)
 			}
 			if next := m.next(r, 1<<60, now); next <= m.last || next > max(now, m.last)+r.period {
 				t.Fatalf("step %d: the next probe at %v after one at %v", i, next, m.last)
@@ -246,9 +279,9 @@ func FuzzMachineAgainstModel(f *testing.F) {
 	})
 }
 
-// TestMachineDetects lets a peer die at a random moment and measures until the verdict, against the
-// bounds of the contract.
-func TestMachineDetects(t *testing.T) {
+// TestDetectionTimeIsBounded has a peer die at a random moment, and compares the time until the
+// verdict with the documented bounds.
+func TestDetectionTimeIsBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	between := func(low, high time.Duration) time.Duration {
 		return low + time.Duration(random.Int64N(int64(high-low+1)))
@@ -320,7 +353,8 @@ func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(inst
 	return now
 }
 
-func TestSlots(t *testing.T) {
+// TestSlotsAreOnePeriodApart follows the regular starts of endpoints with extreme phases.
+func TestSlotsAreOnePeriodApart(t *testing.T) {
 	for _, phase := range []uint64{0, 1, 1 << 63, 1<<64 - 1} {
 		for _, period := range []time.Duration{100 * ms, sec, time.Hour} {
 			at := epochOffset

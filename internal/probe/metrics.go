@@ -52,8 +52,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// begun counts a probe that begins late after it was due. Each whole period of that is a probe that
-// was not run.
+// begun counts a probe that begins late after it was due. Each whole period of that is a probe
+// that was not run.
 func (m *metrics) begun(k kind, late, period time.Duration) {
 	m.lateness.Observe(late.Seconds())
 	if missed := late / period; missed > 0 {

@@ -8,7 +8,8 @@ import (
 
 // network runs probes. The loop's goroutine alone calls its methods, except wake.
 type network interface {
-	// start begins a probe. wait returns its end, once, unless the probe is expired or cancelled before.
+	// start begins a probe. wait returns its end, once, unless the probe is expired or cancelled
+	// before.
 	start(a *attempt)
 	// expire ends a probe whose time is over, and judges it.
 	expire(a *attempt) outcome

@@ -12,31 +12,33 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// dialer is the network for systems without epoll: a goroutine and a connection of its own for each
-// probe. It keeps no connections.
+// dialer is the network for systems without epoll. Each probe has a goroutine and a connection of
+// its own. It keeps no connections.
 type dialer struct {
-	bell  chan struct{}
-	group sync.WaitGroup
+	wakeup chan struct{}
+	group  sync.WaitGroup
 
 	mu     sync.Mutex
 	events events
 }
 
-// conn is what ends a probe.
+// conn is a probe in flight.
 type conn struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 	result outcome // once it has ended
 }
 
-// fileLimit returns how many files this process may have open, as far as the engine is concerned.
+// fileLimit returns how many files this process may have open. The engine uses half of them.
 func fileLimit() int { return 8192 }
 
-func newNetwork(int, logr.Logger) (network, error) { return &dialer{bell: make(chan struct{}, 1)}, nil }
+func newNetwork(int, logr.Logger) (network, error) {
+	return &dialer{wakeup: make(chan struct{}, 1)}, nil
+}
 
 func (d *dialer) wake() {
 	select {
-	case d.bell <- struct{}{}:
+	case d.wakeup <- struct{}{}:
 	default:
 	}
 }
@@ -85,7 +87,7 @@ func (d *dialer) wait(timeout time.Duration) events {
 		over = timer.C
 	}
 	select {
-	case <-d.bell:
+	case <-d.wakeup:
 	case <-over:
 	}
 	d.mu.Lock()
@@ -97,7 +99,7 @@ func (d *dialer) wait(timeout time.Duration) events {
 
 func (d *dialer) close() { d.group.Wait() }
 
-// converse runs one probe over a connection of its own.
+// converse runs one probe over a new connection.
 func converse(ctx context.Context, h *handler, e Endpoint) outcome {
 	connection, err := new(net.Dialer).DialContext(ctx, "tcp", e.Dial.String())
 	if err != nil {
@@ -111,7 +113,7 @@ func converse(ctx context.Context, h *handler, e Endpoint) outcome {
 		if err := session.establish(); err != nil {
 			return session.outcome(err)
 		}
-		if h.onlyOpens() {
+		if h.waitsForNothing() {
 			return outcome{result: success}
 		}
 		connection = session

@@ -1,18 +1,18 @@
-// Package probe tells which endpoints are healthy.
+// Package probe finds out which endpoints are healthy.
 //
 // An Engine keeps one schedule for all endpoints of all owners. Its single loop starts the probes
-// that are due, learns from the network how they ended, and feeds each end to the threshold machine
-// of its endpoint:
+// that are due, gets their outcomes from the network, and gives each outcome to the threshold
+// machine of its endpoint:
 //
 //	Sync -> schedule -> admission -> network -> exchange -> machine -> Notify, States
 //
-// Four pure parts carry the meaning and know neither sockets nor clocks: machine (counts,
-// confirmation, damping), sight (is it the endpoints that are silent, or this host?), slot (when an
-// endpoint's regular probes begin) and the exchanges (what is said to a peer and how its bytes are
-// judged). The network is the only part that does I/O: epoll on Linux, a goroutine per probe
+// Four parts decide, and use neither sockets nor clocks: the machine (thresholds, confirmation,
+// damping), sight (are the endpoints silent, or is the prober blind?), slot (when an endpoint's
+// regular probes begin) and the exchanges (which bytes are sent to a peer, and how its answer is
+// judged). Only the network does I/O: with epoll on Linux, with a goroutine for each probe
 // elsewhere.
 //
-// What could not be probed is unknown and never a failure.
+// A probe that could not be run is unknown, which is never a failure.
 package probe
 
 import (
@@ -34,7 +34,7 @@ import (
 type ID struct {
 	Target string     // spec.targets[].name
 	Addr   netip.Addr // the published address
-	Port   uint16     // the endpoint's first target port, which tells the SRV endpoints of one host apart
+	Port   uint16     // the endpoint's first target port, which differs between the SRV endpoints of a host
 }
 
 // Compare orders IDs.
@@ -51,12 +51,12 @@ func (id ID) Compare(other ID) int {
 // Endpoint is one endpoint to be probed. Endpoints are comparable.
 type Endpoint struct {
 	ID   ID
-	Dial netip.AddrPort // what is dialled: always a literal address
+	Dial netip.AddrPort // the address that is dialled
 	Host string         // the target's hostname, "" for a literal target
-	Seed Verdict        // the verdict to begin with, for an ID that the owner doesn't have yet
+	Seed Verdict        // the first verdict, for an ID that the owner does not have yet
 }
 
-// Verdict is what is known of an endpoint's health.
+// Verdict is what probes say about an endpoint's health.
 type Verdict uint8
 
 // The verdicts. Without one yet, an endpoint is Unknown.
@@ -99,18 +99,18 @@ const (
 	ReasonGRPCNotServing = "GRPCNotServing"
 )
 
-// State is what States tells of one endpoint.
+// State is the state of one endpoint.
 type State struct {
 	Verdict  Verdict
 	Reason   string // of an Unhealthy verdict, one of the Reason constants; "" for a seeded one
 	Detail   string // what was seen and what was expected when Reason was found, for people; "" where Reason says it all
-	Flapping bool   // the verdict is Unhealthy while the damping of an endpoint that keeps recovering holds
-	Blind    bool   // it is silent, and not Unhealthy for that because the prober takes itself for blind
+	Flapping bool   // the verdict is Unhealthy, and the endpoint's recoveries are held back
+	Blind    bool   // the endpoint is silent, and not Unhealthy for that because the prober is blind
 	Probed   bool   // a probe has ended with success or failure since the endpoint was first synced
 }
 
-// Check is one health check with its defaults applied. Exactly one of HTTP, TCP and GRPC is set. It
-// must not be changed after it was handed to Sync.
+// Check is one health check with its defaults applied. Exactly one of HTTP, TCP and GRPC is set.
+// It must not be changed after it was handed to Sync.
 type Check struct {
 	HTTP *HTTPGet
 	TCP  *TCPSocket
@@ -134,9 +134,9 @@ type HTTPGet struct {
 	Expected []StatusRange // empty: 200-399
 }
 
-// Header is one HTTP request header. A "Host" replaces the Host header, and its name is the server
-// name for TLS. Without one the Host header is the endpoint's host, else its dialled address, with
-// the port where it is not the scheme's own.
+// Header is one HTTP request header. A "Host" replaces the Host header, and its name is the
+// server name for TLS. Without one the Host header is the endpoint's host, else its dialled
+// address, with the port where it is not the scheme's own.
 type Header struct{ Name, Value string }
 
 // StatusRange holds the HTTP statuses From..To, both included.
@@ -150,8 +150,8 @@ func (r StatusRange) String() string {
 	return strconv.Itoa(r.From) + "-" + strconv.Itoa(r.To)
 }
 
-// TCPSocket connects, sends Send and waits until Expect is part of the first 4 KiB that come back.
-// An empty Expect waits for nothing.
+// TCPSocket connects, sends Send and waits until Expect is part of the first 4 KiB that come
+// back. An empty Expect waits for nothing.
 type TCPSocket struct{ Send, Expect string }
 
 // GRPC calls grpc.health.v1.Health/Check.
@@ -168,22 +168,22 @@ type TLS struct {
 
 // Options are what an Engine needs from its surroundings.
 type Options struct {
-	// Notify is told the owner of a State that has changed. It is called by the engine's loop and must
-	// not block.
+	// Notify gets the owner of a State that has changed. The engine's loop calls it, so it must not
+	// block.
 	Notify func(owner types.NamespacedName)
 	// MaxConcurrent bounds the probes in flight; 0 is 4096. Half of the process's file descriptors
 	// bound it too.
 	MaxConcurrent int
-	// Permit is asked right before each probe with the address that is dialled; after an error nothing
-	// is dialled and the verdict stays. It is called by the engine's loop and must not block. nil
-	// permits everything.
+	// Permit gets the address of each probe right before the dial. After an error nothing is dialled,
+	// and the verdict stays. The engine's loop calls it, so it must not block. nil permits
+	// everything.
 	Permit func(owner types.NamespacedName, addr netip.AddrPort) error
-	// BlindThreshold is the percentage of the endpoints that fall silent together where the engine
-	// takes itself for blind, and nobody for Unhealthy by silence. 0: it never does.
+	// BlindThreshold is the percentage of endpoints that have to fall silent together for the prober
+	// to be blind. 0: it is never blind. A blind prober makes no endpoint Unhealthy by silence.
 	BlindThreshold int
-	// Blind is told when the engine comes to take itself for blind, and when it does so no longer:
-	// how many endpoints are silent, of how many that are Healthy. It is called by the engine's
-	// loop and must not block; it may be nil.
+	// Blind is called when the prober becomes blind, and when it is no longer blind. It gets how many
+	// endpoints are silent and how many are Healthy. The engine's loop calls it, so it must not
+	// block. It may be nil.
 	Blind      func(blind bool, silent, healthy int)
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        logr.Logger
@@ -225,7 +225,8 @@ func (t *TLS) equal(other *TLS) bool {
 	if t == nil || other == nil {
 		return t == other
 	}
-	if t.ServerName != other.ServerName || t.InsecureSkipVerify != other.InsecureSkipVerify || t.Identity != other.Identity {
+	if t.ServerName != other.ServerName || t.InsecureSkipVerify != other.InsecureSkipVerify ||
+		t.Identity != other.Identity {
 		return false
 	}
 	return t.Identity != "" || t.RootCAs == other.RootCAs && t.Certificate == other.Certificate

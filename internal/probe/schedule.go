@@ -12,8 +12,8 @@ import (
 
 // slot returns the first regular start after t. The regular starts of an endpoint are one period
 // apart, and its phase alone decides where in the period they are. So endpoints do not bunch,
-// whatever happens to many of them at once. A start is at a tick of the loop, because the loop begins
-// no probe between two ticks.
+// whatever happens to many of them at once. A start is at a tick of the loop, because the loop
+// begins no probe between two ticks.
 func slot(t instant, period time.Duration, phase uint64) instant {
 	offset := fraction(period, phase).Truncate(tick)
 	n := (t - offset) / period
@@ -24,9 +24,9 @@ func slot(t instant, period time.Duration, phase uint64) instant {
 }
 
 // replacedAt returns the last time, up to t, at which an endpoint's kept connection had to be
-// replaced. A connection that was dialled earlier carries no further probes. These times are maxReuse
-// apart. They are spread like the regular starts, but not in step with them, so endpoints that were
-// added together do not dial together for ever.
+// replaced. A connection that was dialled earlier carries no further probes. These times are
+// maxReuse apart. They are spread like the regular starts, but not in step with them, so
+// endpoints that were added together do not dial together for ever.
 func replacedAt(t instant, phase uint64) instant {
 	return slot(t, maxReuse, bits.RotateLeft64(phase, 32)) - maxReuse
 }
@@ -37,8 +37,8 @@ func fraction(d time.Duration, phase uint64) time.Duration {
 	return time.Duration(high)
 }
 
-// phaseOf returns an endpoint's phase. Phases are spread evenly over all values, and are the same in
-// every process.
+// phaseOf returns an endpoint's phase. Phases are spread evenly over all values, and are the same
+// in every process.
 func phaseOf(owner types.NamespacedName, id ID) uint64 {
 	h := fnv.New64a()
 	for _, s := range []string{owner.Namespace, owner.Name, id.Target} {
@@ -84,8 +84,8 @@ func (s *schedule[T]) popDue(now instant) (item T, due instant, ok bool) {
 	return item, instant(key), true
 }
 
-// set schedules item at due, whether or not it was scheduled before. It removes an item that is never
-// due.
+// set schedules item at due, whether or not it was scheduled before. It removes an item that is
+// never due.
 func (s *schedule[T]) set(item T, due instant) {
 	if due == never {
 		s.Remove(item)

@@ -2,17 +2,17 @@ package probe
 
 import "github.com/external-backend/operator/internal/priorityqueue"
 
-// slowProbePool bounds how many slow probes are in flight, and shares the places among namespaces. Of
-// the targets that wait for a place, those of the namespace that holds the fewest come first;
-// namespaces that hold equally many take turns. Where all places are held, a namespace still gets one
-// if another namespace would then hold more than it. The namespace that holds the most gives up its
-// newest probe.
+// slowProbePool bounds how many slow probes are in flight, and shares the places among
+// namespaces. Of the targets that wait for a place, those of the namespace that holds the fewest
+// come first; namespaces that hold equally many take turns. Where all places are held, a
+// namespace still gets one if another namespace would then hold more than it. The namespace that
+// holds the most gives up its newest probe.
 //
-// So no namespace waits for the timeouts of another one, however many probes that one wants, and a
-// namespace that is alone has all places. The oldest probes of each namespace, up to its equal share,
-// run to their ends: only a probe beyond the share is given up. The namespace that gives a place
-// still holds at least as many as the one that gets it. So no two namespaces take the same place from
-// each other in turn.
+// So no namespace waits for the timeouts of another one, however many probes that one wants, and
+// a namespace that is alone has all places. The oldest probes of each namespace, up to its equal
+// share, run to their ends: only a probe beyond the share is given up. The namespace that gives a
+// place still holds at least as many as the one that gets it. So no two namespaces take the same
+// place from each other in turn.
 type slowProbePool struct {
 	size, held int
 	shares     map[string]*share // of the namespaces that hold a place or wait for one
@@ -120,8 +120,8 @@ func (p *slowProbePool) leave(a *attempt) {
 
 func (p *slowProbePool) full() bool { return p.held >= p.size }
 
-// toPreempt returns the probe that gives up its place for one of t's namespace, or nil where none has
-// to.
+// toPreempt returns the probe that gives up its place for one of t's namespace, or nil where none
+// has to.
 func (p *slowProbePool) toPreempt(t *target) *attempt {
 	held := 0
 	if s := p.shares[t.owner.key.Namespace]; s != nil {

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPending bounds what waits to be sent over one connection.
+// maxPending bounds the bytes that wait to be sent over one connection.
 const maxPending = 64 << 10
 
-// errWouldBlock says that a socket has nothing to read. It is temporary, so that crypto/tls goes on
+// errWouldBlock says that a socket has nothing to read. It is temporary, so crypto/tls continues
 // after it.
 var errWouldBlock net.Error = wouldBlock{}
 
@@ -29,19 +29,19 @@ func (wouldBlock) Error() string   { return "nothing to read" }
 func (wouldBlock) Timeout() bool   { return true }
 func (wouldBlock) Temporary() bool { return true }
 
-// socket is a non-blocking TCP socket. With a gate it blocks the goroutine that reads or writes, as
-// crypto/tls wants it for a handshake; without, a read that finds nothing returns errWouldBlock,
-// and what a write can't send is kept for flush.
+// socket is a non-blocking TCP socket. With a gate it blocks the goroutine that reads or writes,
+// as crypto/tls requires for a handshake. Without a gate a read that finds nothing returns
+// errWouldBlock, and the bytes that a write can't send wait for flush.
 type socket struct {
-	fd      int
-	gate    *gate
-	shaken  int // bytes that were read for the handshake
-	pending []byte
+	fd             int
+	gate           *gate
+	handshakeBytes int // how many bytes were read for the handshake
+	pending        []byte
 }
 
 var errLongHandshake = errors.New("the TLS handshake is too long")
 
-// family is 0 for the addresses of IPv4 and 1 for those of IPv6.
+// family returns 0 for an IPv4 address and 1 for an IPv6 address.
 func family(addr netip.Addr) int {
 	if addr.Unmap().Is4() {
 		return 0
@@ -49,13 +49,13 @@ func family(addr netip.Addr) int {
 	return 1
 }
 
-// open makes a socket that can be connected to addr.
+// open makes a socket of addr's family.
 func open(addr netip.Addr) (fd int, err error) {
 	families := [...]int{unix.AF_INET, unix.AF_INET6}
 	return unix.Socket(families[family(addr)], unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 }
 
-// connect begins to connect a socket to addr and does not wait for it.
+// connect begins to connect a socket to addr. It does not wait for the connection.
 func connect(fd int, addr netip.AddrPort) error {
 	var err error
 	if ip := addr.Addr().Unmap(); ip.Is4() {
@@ -69,18 +69,19 @@ func connect(fd int, addr netip.AddrPort) error {
 	return err
 }
 
-// disconnect ends the connection of a socket at once, by a reset where there is one, so that the
-// socket can be connected anew.
+// disconnect ends the connection of a socket with a reset. The socket can then be connected
+// again.
 func disconnect(fd int) error {
 	unspecified := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)), unix.SizeofSockaddrInet4)
+	_, _, errno := unix.RawSyscall(
+		unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)), unix.SizeofSockaddrInet4)
 	if errno != 0 {
 		return errno
 	}
 	return nil
 }
 
-// reset closes a socket at once, without TIME_WAIT.
+// reset closes a socket with a reset, which leaves no TIME_WAIT.
 func reset(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	_ = unix.Close(fd)
@@ -91,7 +92,7 @@ func (s *socket) Read(b []byte) (int, error) {
 		n, err := unix.Read(s.fd, b)
 		switch {
 		case n > 0 && s.gate != nil:
-			if s.shaken += n; s.shaken > maxHandshake {
+			if s.handshakeBytes += n; s.handshakeBytes > maxHandshake {
 				return 0, errLongHandshake
 			}
 			return n, nil
@@ -132,7 +133,7 @@ func (s *socket) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// post sends b, or keeps for flush what can't be sent now.
+// post sends b. The bytes that can't be sent now wait for flush.
 func (s *socket) post(b []byte) (int, error) {
 	if len(s.pending) > 0 {
 		if len(s.pending)+len(b) > maxPending {
@@ -151,7 +152,7 @@ func (s *socket) post(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// flush sends what is pending. An error shows at the next read.
+// flush sends the pending bytes. The next read returns an error, if there is one.
 func (s *socket) flush() {
 	if len(s.pending) > 0 {
 		b := s.pending
@@ -160,8 +161,8 @@ func (s *socket) flush() {
 	}
 }
 
-// What follows makes a net.Conn of a socket. The poller closes it and ends it when its time is
-// over.
+// The methods below make a socket a net.Conn. They do nothing, because the poller closes sockets
+// and enforces deadlines.
 
 func (s *socket) Close() error                     { return nil }
 func (s *socket) LocalAddr() net.Addr              { return nil }
@@ -179,14 +180,14 @@ func (s *socket) SetReadDeadline(t time.Time) error {
 type gate struct {
 	ready    chan struct{}
 	deadline <-chan time.Time // nil: there is none
-	waiting  atomic.Bool      // it waits for the peer
+	waiting  atomic.Bool      // the goroutine waits for the peer
 	aborted  atomic.Bool
 }
 
 func newGate() *gate { return &gate{ready: make(chan struct{}, 1)} }
 
-// open lets the goroutine try again, now or when it comes to wait next. Until it does so it is this
-// process that it waits for.
+// open lets the goroutine try again, now or when it waits next. Until it does, the handshake
+// waits for this process and not for the peer.
 func (g *gate) open() {
 	g.waiting.Store(false)
 	select {

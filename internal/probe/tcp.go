@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// textExchange sends a text and waits for another.
+// textExchange sends a text and waits for another one.
 type textExchange struct {
 	*TCPSocket
-	got []byte // what has come, at most maxBody
+	got []byte // the answer so far, at most maxBody
 }
 
 func (x *textExchange) begin(dst []byte) (out []byte, enough bool) {
@@ -17,7 +17,7 @@ func (x *textExchange) begin(dst []byte) (out []byte, enough bool) {
 	return append(dst, x.Send...), x.Expect == ""
 }
 
-// unexpectedText says of an answer that it lacks what TCPSocket.Expect names.
+// unexpectedText is the detail of an answer without TCPSocket.Expect.
 const unexpectedText = "the answer lacks the expected text"
 
 func (x *textExchange) feed(in []byte) answer {

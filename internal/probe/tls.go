@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// acceptance is how long to wait at most for a sign that a peer has accepted a handshake.
-const acceptance = time.Second
+// acceptanceWait is how long to wait, at most, for a sign that a peer has accepted a handshake.
+const acceptanceWait = time.Second
 
-// The alerts by which a peer says that it wants a certificate (RFC 8446, section 6.2; RFC 5246,
-// section 7.4.6). But for the last they may also mean that the certificate shown is no good.
+// The alerts with which a peer demands a certificate (RFC 8446, section 6.2; RFC 5246, section
+// 7.4.6). All except the last may also mean that it refuses the certificate that it was shown.
 const (
 	alertHandshakeFailure    tls.AlertError = 40
 	alertBadCertificate      tls.AlertError = 42
@@ -25,14 +25,15 @@ const (
 	alertCertificateRequired tls.AlertError = 116
 )
 
-// tlsConfig is the configuration that all endpoints of a check share. host is its Host header.
+// tlsConfig returns the configuration that all endpoints of a check share. host is its Host
+// header.
 func tlsConfig(t *TLS, host, protocol string) *tls.Config {
 	config := &tls.Config{
 		ServerName:         cmp.Or(t.ServerName, withoutPort(host)),
 		RootCAs:            t.RootCAs,
 		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user asks for it by verification: None
-		// A probe carries no secret that must outlive quantum computers; hybrid key shares cost a third
-		// of a handshake.
+		// A probe carries no secret that must outlive quantum computers. Hybrid key exchange costs a
+		// third more (docs/benchmarks.md).
 		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521},
 	}
 	if protocol != "" {
@@ -53,34 +54,34 @@ func withoutPort(host string) string {
 type session struct {
 	*tls.Conn
 	handler  *handler
-	bare     bool        // the peer has asked for a certificate, and there was none
+	hasNone  bool        // the peer has asked for a certificate, and the check has none
 	ticket   bool        // the peer has sent a session ticket
 	accepted atomic.Bool // the handshake is complete on this side, and the peer has not refused it yet
 }
 
-// secure makes a session of a connection to e. Nothing has been said yet.
+// secure makes a session of a new connection to e.
 func (h *handler) secure(conn net.Conn, e Endpoint) *session {
 	s := &session{handler: h}
 	config := h.tls.Clone()
 	config.ServerName = h.serverName(e)
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		s.bare = h.certificate == nil
+		s.hasNone = h.certificate == nil
 		return cmp.Or(h.certificate, &tls.Certificate{}), nil
 	}
-	if h.onlyOpens() {
+	if h.waitsForNothing() {
 		config.ClientSessionCache = ticketWatch{s}
 	}
 	s.Conn = tls.Client(conn, config)
 	return s
 }
 
-// serverName is the name that is asked for and verified.
+// serverName returns the name that is sent to the peer, and that its certificate must be for.
 func (h *handler) serverName(e Endpoint) string {
 	return cmp.Or(h.tls.ServerName, e.Host, e.Dial.Addr().WithZone("").String())
 }
 
-// ticketWatch is a cache of session tickets that keeps none. Once one has come, it ends the
-// reading.
+// ticketWatch is a cache that keeps no session ticket. When a ticket comes, it ends the read that
+// waits for acceptance.
 type ticketWatch struct{ *session }
 
 // Get implements tls.ClientSessionCache.
@@ -92,28 +93,28 @@ func (w ticketWatch) Put(string, *tls.ClientSessionState) {
 	_ = w.SetReadDeadline(time.Unix(1, 0))
 }
 
-// establish does the handshake. Of a check that waits for no answer it does all: it sends what is
-// to be sent, and waits until the peer has accepted the session.
+// establish does the handshake. For a check that waits for no answer it does the whole probe: it
+// sends the text, and waits until the peer has accepted the session.
 func (s *session) establish() error {
 	err := s.Handshake()
-	if err != nil || !s.handler.onlyOpens() {
+	if err != nil || !s.handler.waitsForNothing() {
 		return err
 	}
-	if opening := s.handler.opening(); opening != "" {
-		_, err = s.Write([]byte(opening))
+	if text := s.handler.textToSend(); text != "" {
+		_, err = s.Write([]byte(text))
 	}
 	return cmp.Or(s.awaitAcceptance(), err)
 }
 
 // awaitAcceptance waits for a sign that the peer has accepted the handshake: a session ticket or
-// data. In TLS 1.3 this side is done before the peer has seen its certificate, and a refusal comes
-// after that, as an alert. A peer that says nothing accepts.
+// data. In TLS 1.3 the handshake ends on this side before the peer has seen the certificate, so
+// the peer refuses it later, with an alert. A peer that sends nothing accepts.
 func (s *session) awaitAcceptance() error {
 	if s.ConnectionState().Version < tls.VersionTLS13 {
 		return nil
 	}
 	s.accepted.Store(true)
-	_ = s.SetReadDeadline(time.Now().Add(acceptance))
+	_ = s.SetReadDeadline(time.Now().Add(acceptanceWait))
 	_, err := s.Read(make([]byte, 1))
 	s.accepted.Store(false)
 	if errors.Is(err, os.ErrDeadlineExceeded) || s.ticket && !isAlert(err) {
@@ -122,7 +123,7 @@ func (s *session) awaitAcceptance() error {
 	return err
 }
 
-// Read is that of tls.Conn, with an alertError for an alert.
+// Read is Conn.Read. It returns an alertError for an alert.
 func (s *session) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
 	if reason := s.alertReason(err); reason != "" {
@@ -131,8 +132,8 @@ func (s *session) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write is that of tls.Conn. Where the peer has refused the session and is gone, it fails with the
-// alert that the peer has left.
+// Write is Conn.Write. Where the peer has refused the session and closed it, Write returns the
+// peer's alert.
 func (s *session) Write(b []byte) (int, error) {
 	n, err := s.Conn.Write(b)
 	if err != nil {
@@ -153,7 +154,8 @@ func isAlert(err error) bool {
 	return errors.As(err, &alert)
 }
 
-// alertReason is the reason that is told where err is an alert, the peer's or this side's; else "".
+// alertReason returns the reason for an alert of the peer or of this side. It returns "" for any
+// other error.
 func (s *session) alertReason(err error) string {
 	var op *net.OpError
 	if !errors.As(err, &op) || !strings.HasSuffix(op.Op, " error") {
@@ -161,13 +163,13 @@ func (s *session) alertReason(err error) string {
 	}
 	is := func(alert tls.AlertError) bool { return op.Op == "remote error" && op.Err.Error() == alert.Error() }
 	if is(alertCertificateRequired) ||
-		s.bare && (is(alertHandshakeFailure) || is(alertBadCertificate) || is(alertCertificateUnknown)) {
+		s.hasNone && (is(alertHandshakeFailure) || is(alertBadCertificate) || is(alertCertificateUnknown)) {
 		return ReasonTLSClientCertificateRequired
 	}
 	return ReasonTLSHandshakeFailed
 }
 
-// outcome is the outcome of a probe whose session could not be established.
+// outcome returns the outcome of a probe whose session could not be established.
 func (s *session) outcome(err error) outcome {
 	var (
 		verification *tls.CertificateVerificationError
@@ -186,7 +188,7 @@ func (s *session) outcome(err error) outcome {
 	}
 }
 
-// verificationReason is the reason why a peer's certificate was refused.
+// verificationReason returns the reason why this side refused a peer's certificate.
 func verificationReason(err error) string {
 	var (
 		authority x509.UnknownAuthorityError
@@ -199,7 +201,7 @@ func verificationReason(err error) string {
 	case errors.As(err, &name):
 		return ReasonTLSNameMismatch
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(invalid.Cert.NotAfter):
-		return ReasonTLSCertificateExpired // x509 calls one expired that isn't valid yet, too
+		return ReasonTLSCertificateExpired // x509.Expired is also for a certificate that is not valid yet
 	default:
 		return ReasonTLSVerificationFailed
 	}

@@ -42,8 +42,8 @@ func (l *loop) replaceMachineLocked(t *target, next machine) {
 	}
 }
 
-// judgeLocked returns the machine of a's target after its outcome. A silence counts only where the
-// prober hears from others.
+// judgeLocked returns the machine of a's target after its outcome. A silence counts only where
+// the prober hears from others.
 func (l *loop) judgeLocked(a *attempt, o outcome, now instant) machine {
 	t := a.target
 	rules := t.owner.rules
@@ -81,8 +81,8 @@ func (l *loop) answeredLocked(t *target, now instant) {
 	l.sight.answered(&t.witness, t.origin(), now)
 }
 
-// unansweredLocked notes that t has been silent since started, which is evidence that the prober is
-// blind.
+// unansweredLocked notes that t has been silent since started, which is evidence that the prober
+// is blind.
 func (l *loop) unansweredLocked(t *target, started instant) {
 	if l.sight.blind && t.witness.last != silence {
 		l.notify[t.owner.key] = struct{}{}
@@ -90,7 +90,8 @@ func (l *loop) unansweredLocked(t *target, started instant) {
 	l.sight.unanswered(&t.witness, t.origin(), started)
 }
 
-// noteOverdueLocked notes which targets have been silent for long, before their timeouts are over.
+// noteOverdueLocked notes which targets have been silent for long, before their timeouts are
+// over.
 func (l *loop) noteOverdueLocked() {
 	for _, a := range l.overdue {
 		if t := a.target; !t.gone && !t.owner.suspended && a.handler == t.owner.handler {
@@ -111,8 +112,8 @@ func (l *loop) turnBlindLocked() {
 	}
 }
 
-// endBlindnessLocked ends a blindness in which enough endpoints have answered. Each endpoint that was
-// silent in it starts again with no failure counted.
+// endBlindnessLocked ends a blindness in which enough endpoints have answered. Each endpoint that
+// was silent in it starts again with no failure counted.
 func (l *loop) endBlindnessLocked(now instant) {
 	if !l.sight.returns(now) {
 		return

@@ -148,12 +148,24 @@ func TestNginx(t *testing.T) {
 		{"a megabyte in chunks", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/zipped",
 			Headers: []probe.Header{{Name: "Accept-Encoding", Value: "gzip"}}}}, probe.Healthy, ""},
 		{"by way of an upstream of HTTP/1.0", 0, get("/odd-upstream"), probe.Healthy, ""},
-		{"another host", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/ok", Headers: host("x.example.com")}}, probe.Unhealthy, probe.ReasonUnexpectedStatus},
+		{
+			"another host", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/ok", Headers: host("x.example.com")}},
+			probe.Unhealthy, probe.ReasonUnexpectedStatus,
+		},
 		{"HTTP/2 alone", 1, get("/"), probe.Unhealthy, probe.ReasonUnexpectedResponse},
-		{"gRPC of a server that has none", 1, probe.Check{GRPC: &probe.GRPC{}}, probe.Unhealthy, probe.ReasonUnexpectedResponse},
-		{"gRPC of a server of HTTP/1.1", 0, probe.Check{GRPC: &probe.GRPC{}}, probe.Unhealthy, probe.ReasonUnexpectedResponse},
+		{
+			"gRPC of a server that has none", 1, probe.Check{GRPC: &probe.GRPC{}}, probe.Unhealthy,
+			probe.ReasonUnexpectedResponse,
+		},
+		{
+			"gRPC of a server of HTTP/1.1", 0, probe.Check{GRPC: &probe.GRPC{}}, probe.Unhealthy,
+			probe.ReasonUnexpectedResponse,
+		},
 		{"no keep-alive", 2, get("/"), probe.Healthy, ""},
-		{"TLS where there is none", 0, probe.Check{HTTP: &probe.HTTPGet{}, TLS: &probe.TLS{InsecureSkipVerify: true}}, probe.Unhealthy, probe.ReasonTLSHandshakeFailed},
+		{
+			"TLS where there is none", 0, probe.Check{HTTP: &probe.HTTPGet{}, TLS: &probe.TLS{InsecureSkipVerify: true}},
+			probe.Unhealthy, probe.ReasonTLSHandshakeFailed,
+		},
 		{"nobody listens", 3, get("/"), probe.Unhealthy, probe.ReasonConnectionRefused},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -253,8 +265,14 @@ func TestNginxOverTLS(t *testing.T) {
 	}{
 		{"verified", 0, certs.over(), serverName, probe.Healthy, ""},
 		{"by another name, which has another certificate", 0, certs.over(), "other.example.com", probe.Healthy, ""},
-		{"by a name that it has no certificate for", 0, certs.over(), "third.example.com", probe.Unhealthy, probe.ReasonTLSNameMismatch},
-		{"by a serverName that is not the host", 0, &probe.TLS{RootCAs: certs.Pool(), ServerName: serverName}, "third.example.com", probe.Healthy, ""},
+		{
+			"by a name that it has no certificate for", 0, certs.over(), "third.example.com", probe.Unhealthy,
+			probe.ReasonTLSNameMismatch,
+		},
+		{
+			"by a serverName that is not the host", 0, &probe.TLS{RootCAs: certs.Pool(), ServerName: serverName},
+			"third.example.com", probe.Healthy, "",
+		},
 		{"by another authority", 0, other.over(), serverName, probe.Unhealthy, probe.ReasonTLSUnknownAuthority},
 		{"by the system's authorities", 0, &probe.TLS{}, serverName, probe.Unhealthy, probe.ReasonTLSUnknownAuthority},
 		{"in plaintext", 0, nil, serverName, probe.Unhealthy, probe.ReasonUnexpectedStatus},

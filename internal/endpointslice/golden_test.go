@@ -21,8 +21,8 @@ type step struct {
 	Delete []string                     `json:"delete,omitempty"`
 }
 
-// TestPlansMatchGoldenFiles shows whole plans: testdata/NAME.in.yaml has what is wanted step by step,
-// NAME.out.yaml the writes of every step.
+// TestPlansMatchGoldenFiles shows whole plans: testdata/NAME.in.yaml has what is wanted in each
+// step, NAME.out.yaml the writes of each step.
 func TestPlansMatchGoldenFiles(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/*.in.yaml")
 	if err != nil || len(inputs) == 0 {

@@ -1,6 +1,7 @@
 package endpointslice
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -36,25 +37,30 @@ func (h *history) walk(writes []write) {
 		if h.regular && someReady(start) && h.wantsReady() && !someReady(now) {
 			h.t.Errorf("write %d of %d: nothing is ready, which was so before and will be again", i+1, len(writes))
 		}
-		for key, said := range start {
-			if _, ok := h.wanted[key]; !ok {
-				continue
-			}
-			if len(now[key]) == 0 {
-				h.t.Errorf("write %d of %d: %s is missing", i+1, len(writes), key)
-			}
-			if !h.regular || len(said) > 1 {
-				continue
-			}
-			for _, c := range now[key] {
-				if c != now[key][0] {
-					h.t.Errorf("write %d of %d: %s says %v", i+1, len(writes), key, now[key])
-				}
-			}
+		h.checkVisible(fmt.Sprintf("write %d of %d", i+1, len(writes)), start, now)
+	}
+}
+
+// checkVisible checks that no wanted endpoint is missing in now that was visible in start, and that
+// none has different conditions in two slices.
+func (h *history) checkVisible(when string, start, now map[ipPorts][]conditions) {
+	for key, before := range start {
+		if _, ok := h.wanted[key]; !ok {
+			continue
+		}
+		if len(now[key]) == 0 {
+			h.t.Errorf("%s: %s is missing", when, key)
+		}
+		if !h.regular || len(before) > 1 {
+			continue
+		}
+		if len(slices.Compact(slices.Clone(now[key]))) > 1 {
+			h.t.Errorf("%s: %s has the conditions %v", when, key, now[key])
 		}
 	}
 }
 
+// conditions are those that consumers know.
 type conditions struct{ ready, serving, terminating bool }
 
 // seen is what consumers see of each endpoint.
@@ -94,7 +100,6 @@ func (h *history) wantsReady() bool {
 
 // checkRest checks the state after a whole plan.
 func (h *history) checkRest() {
-	want := h.wanted
 	found := 0
 	groups := map[groupKey][3]int{} // slices, endpoints, half-empty slices
 	for _, s := range h.stored {
@@ -108,30 +113,16 @@ func (h *history) checkRest() {
 			h.t.Errorf("%s holds %d endpoints", s.Name, n)
 		}
 		h.checkMetadata(s)
-		ports := portsOf(s, nil)
-		group := h.group(s)
-		n := groups[group]
+		found += h.checkEndpoints(s)
+		n := groups[h.group(s)]
 		n[0], n[1] = n[0]+1, n[1]+len(s.Endpoints)
 		if 2*len(s.Endpoints) <= h.template.Max {
 			n[2]++
 		}
-		groups[group] = n
-		for i := range s.Endpoints {
-			have, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
-			have.Ports = ports
-			e, wanted := want[h.key(&have)]
-			if !ok || !wanted {
-				h.t.Errorf("%s publishes %v, which is not wanted", s.Name, s.Endpoints[i].Addresses)
-				continue
-			}
-			found++
-			if !sameEndpoint(&s.Endpoints[i], &e, &h.template) || !sameConditions(&s.Endpoints[i].Conditions, &e.Conditions) {
-				h.t.Errorf("%s publishes %+v, wanted is %+v", s.Name, s.Endpoints[i], e)
-			}
-		}
+		groups[h.group(s)] = n
 	}
-	if found != len(want) {
-		h.t.Errorf("%d endpoints published, %d wanted", found, len(want))
+	if found != len(h.wanted) {
+		h.t.Errorf("%d endpoints published, %d wanted", found, len(h.wanted))
 	}
 	for group, n := range groups {
 		if ideal := ceilDiv(n[1], h.template.Max); n[0] > 2*ideal+1 {
@@ -145,6 +136,27 @@ func (h *history) checkRest() {
 	if again := changesOf(h.template, h.desired(), h.stored.list()); len(writesOf(again)) > 0 {
 		h.t.Errorf("a finished plan is followed by another: %+v", again)
 	}
+}
+
+// checkEndpoints checks that a slice publishes wanted endpoints as they should be, and returns how
+// many there are.
+func (h *history) checkEndpoints(s *discoveryv1.EndpointSlice) (found int) {
+	ports := portsOf(s, nil)
+	for i := range s.Endpoints {
+		have, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
+		have.Ports = ports
+		want, wanted := h.wanted[h.key(&have)]
+		if !ok || !wanted {
+			h.t.Errorf("%s publishes %v, which is not wanted", s.Name, s.Endpoints[i].Addresses)
+			continue
+		}
+		found++
+		if !sameEndpoint(&s.Endpoints[i], &want, &h.template) ||
+			!sameConditions(&s.Endpoints[i].Conditions, &want.Conditions) {
+			h.t.Errorf("%s publishes %+v, wanted is %+v", s.Name, s.Endpoints[i], want)
+		}
+	}
+	return found
 }
 
 // checkMetadata checks a slice's labels and owners.
@@ -188,66 +200,68 @@ func sameButPorts(a, b Endpoint) bool {
 		a.DrainUntil.Equal(b.DrainUntil)
 }
 
+// groupPrice is what a plan writes in a group, and what W* is computed from.
+type groupPrice struct{ written, free, added, writes, untouchedDeleted, twice int }
+
 // checkPrice compares the number of writes with W*, which it computes from its definition, group by
 // group.
 func (h *history) checkPrice(existing []*discoveryv1.EndpointSlice, changes Changes) {
-	type tally struct{ written, room, added, writes, untouchedDeleted, twice int }
-	tallies := map[groupKey]*tally{}
-	of := func(key groupKey) *tally {
-		if tallies[key] == nil {
-			tallies[key] = &tally{}
+	prices := map[groupKey]*groupPrice{}
+	of := func(key groupKey) *groupPrice {
+		if prices[key] == nil {
+			prices[key] = &groupPrice{}
 		}
-		return tallies[key]
+		return prices[key]
 	}
 	for _, e := range h.wanted {
 		of(groupKey{addressFamily(e.Addr), h.portList(e.Ports)}).added++
 	}
-	clean := map[string]bool{}
+	untouched := map[string]bool{}
 	for _, s := range existing {
-		group := of(h.group(s))
-		kept, changed := 0, h.drifted(s)
-		for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
-			want, ok := h.wanted[h.key(&e)]
-			if ok {
-				kept++
-			}
-			changed = changed || !ok || !sameButPorts(e, want)
-		}
-		group.added -= kept
-		if changed {
-			group.written++
-			group.room += h.template.Max - kept
-		} else {
-			clean[s.Name] = true
-		}
+		untouched[s.Name] = h.countExisting(s, of(h.group(s)))
 	}
 	updated := map[string]bool{}
 	for _, w := range writesOf(changes) {
-		group := of(h.group(w.slice))
-		group.writes++
+		price := of(h.group(w.slice))
+		price.writes++
 		if updated[w.slice.Name] {
-			group.twice++
+			price.twice++
 		}
 		updated[w.slice.Name] = w.verb == "update"
-		if w.verb == "delete" && clean[w.slice.Name] {
-			group.untouchedDeleted++
+		if w.verb == "delete" && untouched[w.slice.Name] {
+			price.untouchedDeleted++
 		}
 	}
-	for key, n := range tallies {
-		least := n.written + ceilDiv(max(0, n.added-n.room), h.template.Max)
+
+	for key, n := range prices {
+		least := n.written + ceilDiv(max(0, n.added-n.free), h.template.Max)
 		if n.writes != least+n.untouchedDeleted+n.twice || n.untouchedDeleted > 1 {
-			h.t.Errorf(
-				"%d writes where W* is %d, %d of them for compaction, in group %v",
-				n.writes,
-				least,
-				n.untouchedDeleted,
-				key,
-			)
+			h.t.Errorf("%d writes where W* is %d, %d of them for compaction, in group %v",
+				n.writes, least, n.untouchedDeleted, key)
 		}
 		if n.twice > 0 && n.twice > h.halfEmptyAndChanged()-2 {
 			h.t.Errorf("%d slices are written twice, of %d that are half-empty and change", n.twice, h.halfEmptyAndChanged())
 		}
 	}
+}
+
+// countExisting adds an existing slice to the price of its group. It reports whether nothing in the
+// slice has to change.
+func (h *history) countExisting(s *discoveryv1.EndpointSlice, price *groupPrice) (untouched bool) {
+	kept, changed := 0, h.drifted(s)
+	for _, e := range Published([]*discoveryv1.EndpointSlice{s}).Endpoints() {
+		want, ok := h.wanted[h.key(&e)]
+		if ok {
+			kept++
+		}
+		changed = changed || !ok || !sameButPorts(e, want)
+	}
+	price.added -= kept
+	if changed {
+		price.written++
+		price.free += h.template.Max - kept
+	}
+	return !changed
 }
 
 // halfEmptyAndChanged counts, for the group with the most, the slices that become half-empty and

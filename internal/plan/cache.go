@@ -22,13 +22,13 @@ type Cache struct {
 	inputs     *inputs // nil: nothing is cached
 	template   endpointslice.Template
 	candidates Candidates
-	// layout is that of the slices that hold the candidates; nil where they hold anything else.
+	// layout is that of the slices that hold the candidates; nil if they hold anything else.
 	layout *endpointslice.Layout
-	// published is for Slices to plan on.
+	// published is what Slices plans from.
 	published *endpointslice.PublishedEndpoints
 }
 
-// inputs are what candidates follow from, beside what is published.
+// inputs are everything that candidates depend on, except the published endpoints.
 type inputs struct {
 	generation int64 // of the spec
 	families   Families
@@ -39,9 +39,8 @@ type inputs struct {
 	max        int
 }
 
-// Candidates decides which endpoints may be published, by the rules of [buildCandidates].
-//
-// Slices of the template shall hold them.
+// Candidates decides which endpoints may be published, by the rules of [buildCandidates]. Slices of
+// the template will hold them.
 func (pc *Cache) Candidates(in Input, t endpointslice.Template) Candidates {
 	now := inputsOf(&in)
 	if layout := pc.stillValid(&in, now, &t); layout != nil {

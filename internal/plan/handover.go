@@ -58,7 +58,8 @@ func ReadEndpoints(e *corev1.Endpoints) []Endpoint {
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for _, a := range addresses {
 				if ip, err := netip.ParseAddr(a.IP); err == nil {
-					out = append(out, Endpoint{Addr: ip, Ports: ports, Conditions: Conditions{Ready: ready, Serving: ready, Healthy: ready}})
+					conditions := Conditions{Ready: ready, Serving: ready, Healthy: ready}
+					out = append(out, Endpoint{Addr: ip, Ports: ports, Conditions: conditions})
 				}
 			}
 		}

@@ -26,7 +26,8 @@ func TestOldPortsStayPublished(t *testing.T) {
 		return out
 	}
 	published := func(target, addr string, ports ...Port) Endpoint {
-		return Endpoint{Target: target, Addr: netip.MustParseAddr(addr), Ports: ports, Conditions: Conditions{Serving: true, Healthy: true}}
+		conditions := Conditions{Serving: true, Healthy: true}
+		return Endpoint{Target: target, Addr: netip.MustParseAddr(addr), Ports: ports, Conditions: conditions}
 	}
 	port := func(name string, number int32) Port {
 		return Port{Name: name, Port: number, Protocol: corev1.ProtocolTCP}

@@ -116,8 +116,8 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	return out
 }
 
-// setHealth sets whether the endpoints are healthy and terminating, and counts them by tier. One that
-// stays as it is published keeps its conditions.
+// setHealth sets whether the endpoints are healthy and terminating, and counts them by tier. One
+// that stays as it is published keeps its conditions.
 func (p *Publication) setHealth(in PublishInput, c *Candidates, counts *tierCounts) {
 	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
 	initial := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady

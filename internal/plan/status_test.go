@@ -49,70 +49,82 @@ func statusOf(verdicts []ProbeState, more func(*StatusInput)) StatusReport {
 }
 
 // TestStalledAfterTwoMinutes sets reasons that another object may solve. They count as in progress
-// for two minutes; an invalid spec does not.
+// for two minutes.
 func TestStalledAfterTwoMinutes(t *testing.T) {
-	for reason, wait := range map[string]time.Duration{
-		v1alpha1.ReasonInvalidSpec:     0,
-		v1alpha1.ReasonServiceConflict: 2 * time.Minute,
-		v1alpha1.ReasonServiceNotFound: 2 * time.Minute,
-		v1alpha1.ReasonPortMismatch:    2 * time.Minute,
-		v1alpha1.ReasonRefNotFound:     2 * time.Minute,
-		v1alpha1.ReasonRefNotPermitted: 2 * time.Minute,
-		v1alpha1.ReasonInvalidRef:      2 * time.Minute,
-		v1alpha1.ReasonApplyFailed:     -1,
+	const wait = 2 * time.Minute
+	for _, reason := range []string{
+		v1alpha1.ReasonServiceConflict, v1alpha1.ReasonServiceNotFound, v1alpha1.ReasonPortMismatch,
+		v1alpha1.ReasonRefNotFound, v1alpha1.ReasonRefNotPermitted, v1alpha1.ReasonInvalidRef,
 	} {
 		t.Run(reason, func(t *testing.T) {
-			at := func(now time.Time, before v1alpha1.ExternalBackendStatus) StatusReport {
-				return statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) {
-					in.Now, in.Previous = now, before
-					switch reason {
-					case v1alpha1.ReasonInvalidSpec:
-						in.Invalid = "spec.x: Invalid value"
-					case v1alpha1.ReasonRefNotFound, v1alpha1.ReasonRefNotPermitted, v1alpha1.ReasonInvalidRef:
-						in.References = &References{Reason: reason, Message: "it is what it is"}
-					default:
-						in.Programmed, in.ProgrammedMessage = reason, "it is what it is"
-					}
-				})
-			}
-			stalled := func(r StatusReport) string {
-				if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionStalled); c != nil {
-					return c.Reason
-				}
-				return ""
-			}
-
-			first := at(statusStart, v1alpha1.ExternalBackendStatus{})
-			switch {
-			case wait == 0:
-				if got := stalled(first); got != reason || !first.Next.IsZero() {
-					t.Fatalf("Stalled is %q at once, next look %v", got, first.Next)
-				}
-				return
-			case stalled(first) != "":
-				t.Fatalf("Stalled for %s at once", stalled(first))
-			case wait < 0:
-				if late := at(statusStart.Add(time.Hour), first.Status); stalled(late) != "" || !late.Next.IsZero() {
-					t.Fatalf("Stalled for %s", stalled(late))
-				}
-				return
-			case !first.Next.Equal(statusStart.Add(wait)):
+			first := statusWithReason(reason, statusStart, v1alpha1.ExternalBackendStatus{})
+			if !first.Next.Equal(statusStart.Add(wait)) {
 				t.Fatalf("the next look is at %v", first.Next)
 			}
-			early := at(statusStart.Add(wait-time.Second), first.Status)
-			if stalled(early) != "" || !early.Next.Equal(first.Next) {
-				t.Errorf("a second early: Stalled %q, next look %v", stalled(early), early.Next)
+			expectStalled(t, first, "")
+
+			early := statusWithReason(reason, statusStart.Add(wait-time.Second), first.Status)
+			if !early.Next.Equal(first.Next) {
+				t.Errorf("the next look moves from %v to %v", first.Next, early.Next)
 			}
-			if late := at(statusStart.Add(wait), early.Status); stalled(late) != reason || !late.Next.IsZero() {
-				t.Errorf("two minutes later: Stalled %q, next look %v", stalled(late), late.Next)
+			expectStalled(t, early, "")
+
+			late := statusWithReason(reason, statusStart.Add(wait), early.Status)
+			if !late.Next.IsZero() {
+				t.Errorf("Stalled, and another look at %v", late.Next)
 			}
-			solved := statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) {
-				in.Previous = at(statusStart.Add(wait), early.Status).Status
-			})
-			if stalled(solved) != "" {
-				t.Errorf("solved, and still Stalled for %s", stalled(solved))
-			}
+			expectStalled(t, late, reason)
+
+			solved := statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) { in.Previous = late.Status })
+			expectStalled(t, solved, "")
 		})
+	}
+}
+
+// TestInvalidSpecStallsAtOnce has a spec that only its author can correct.
+func TestInvalidSpecStallsAtOnce(t *testing.T) {
+	r := statusWithReason(v1alpha1.ReasonInvalidSpec, statusStart, v1alpha1.ExternalBackendStatus{})
+	if !r.Next.IsZero() {
+		t.Errorf("Stalled, and another look at %v", r.Next)
+	}
+	expectStalled(t, r, v1alpha1.ReasonInvalidSpec)
+}
+
+// TestFailedWritesNeverStall has writes that fail, which the manager repeats.
+func TestFailedWritesNeverStall(t *testing.T) {
+	first := statusWithReason(v1alpha1.ReasonApplyFailed, statusStart, v1alpha1.ExternalBackendStatus{})
+	late := statusWithReason(v1alpha1.ReasonApplyFailed, statusStart.Add(time.Hour), first.Status)
+	for _, r := range []StatusReport{first, late} {
+		if !r.Next.IsZero() {
+			t.Errorf("another look at %v", r.Next)
+		}
+		expectStalled(t, r, "")
+	}
+}
+
+// statusWithReason returns the status at now of a backend with one problem.
+func statusWithReason(reason string, now time.Time, previous v1alpha1.ExternalBackendStatus) StatusReport {
+	return statusOf([]ProbeState{{Verdict: Healthy}}, func(in *StatusInput) {
+		in.Now, in.Previous = now, previous
+		switch reason {
+		case v1alpha1.ReasonInvalidSpec:
+			in.Invalid = "spec.x: Invalid value"
+		case v1alpha1.ReasonRefNotFound, v1alpha1.ReasonRefNotPermitted, v1alpha1.ReasonInvalidRef:
+			in.References = &References{Reason: reason, Message: "some message"}
+		default:
+			in.Programmed, in.ProgrammedMessage = reason, "some message"
+		}
+	})
+}
+
+func expectStalled(t *testing.T, r StatusReport, want string) {
+	t.Helper()
+	got := ""
+	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionStalled); c != nil {
+		got = c.Reason
+	}
+	if got != want {
+		t.Errorf("Stalled is %q, want %q", got, want)
 	}
 }
 

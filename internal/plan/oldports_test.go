@@ -111,15 +111,7 @@ func TestOldPortsStayPublished(t *testing.T) {
 				OldPortsInput{Backend: in.Backend, Live: live, Published: in.Published, Permit: in.Permit},
 				candidates.Endpoints,
 			)
-			var texts []string
-			for _, e := range got {
-				text := e.Addr.String()
-				for _, p := range e.Ports {
-					text += fmt.Sprintf(" %s:%d", p.Name, p.Port)
-				}
-				texts = append(texts, text)
-			}
-			if diff := cmp.Diff(tt.want, texts); diff != "" {
+			if diff := cmp.Diff(tt.want, addressesAndPorts(got)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			sameAddr := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
@@ -128,4 +120,16 @@ func TestOldPortsStayPublished(t *testing.T) {
 			}
 		})
 	}
+}
+
+// addressesAndPorts returns each endpoint as its address and its ports by name.
+func addressesAndPorts(endpoints []Endpoint) (texts []string) {
+	for _, e := range endpoints {
+		text := e.Addr.String()
+		for _, p := range e.Ports {
+			text += fmt.Sprintf(" %s:%d", p.Name, p.Port)
+		}
+		texts = append(texts, text)
+	}
+	return texts
 }

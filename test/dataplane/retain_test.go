@@ -183,7 +183,7 @@ func TestReinstalledCRDLosesNoRequest(t *testing.T) {
 	r.underLoad(func(waitMore func()) {
 		kubectl(h, "delete", "crd", "externalbackends.external-backend.io")
 		waitMore()
-		kubectl(h, "apply", "--server-side", "-r", "../../config/crd")
+		kubectl(h, "apply", "--server-side", "-k", "../../config/crd")
 		kubectl(h, "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
 		waitMore()
 		h.ApplyBackend("web", r.spec)

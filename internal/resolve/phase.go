@@ -35,12 +35,14 @@ func (h *history) asOtherFamily(o settings, now time.Time) otherFamily {
 	if h == nil {
 		return otherFamily{}
 	}
-	staleEnd := h.expiry(time.Time{}, o).Add(o.stale)
-	f := otherFamily{has: h.kind == kindGood || h.kind == kindFailed && len(h.entries) > 0 && now.Before(staleEnd)}
-	switch {
-	case h.kind == kindGood:
-		f.goodUntil = now
-	case h.wasGood:
+	if h.kind == kindGood {
+		return otherFamily{has: true, goodUntil: now}
+	}
+	var f otherFamily
+	if h.kind == kindFailed && len(h.entries) > 0 {
+		f.has = now.Before(h.expiry(time.Time{}, o).Add(o.stale))
+	}
+	if h.wasGood {
 		f.goodUntil = h.goodUntil
 	}
 	return f
@@ -114,11 +116,13 @@ type assessment struct {
 //   - Behind a denial that is believed nothing serves.
 func (h *history) assess(other otherFamily, seedExpiry time.Time, o settings, now time.Time) assessment {
 	a := assessment{phase: h.phase(other, now), conclusive: h.conclusive, expiry: h.expiry(seedExpiry, o)}
-	staleEnd, beliefEnd := a.expiry.Add(o.stale), h.entered.Add(beliefDelay)
-	switch a.phase {
-	case phaseNew, phaseGood:
+	if a.phase == phaseNew || a.phase == phaseGood {
 		a.serves = true
 		return a
+	}
+
+	staleEnd, beliefEnd := a.expiry.Add(o.stale), h.entered.Add(beliefDelay)
+	switch a.phase {
 	case phaseFailing:
 		a.serves = now.Before(staleEnd)
 	case phaseDenied:

@@ -118,8 +118,9 @@ func TestForeignServiceGetsNoEndpointsOfAnInvalidSpec(t *testing.T) {
 	}
 }
 
-// TestInvalidSpecCannotMoveToAnotherService makes the spec invalid and names somebody else's Service
-// in it at the same time. The slices stay behind the former Service, before a restart and after it.
+// TestInvalidSpecCannotMoveToAnotherService makes the spec invalid and names somebody else's
+// Service in it at the same time. The slices stay behind the former Service, before a restart and
+// after it.
 func TestInvalidSpecCannotMoveToAnotherService(t *testing.T) {
 	const invalid = `{serviceRef: {name: theirs}, targets: [{name: a, address: 203.0.113.1, ports: [{name: nope, targetPort: 1}]}]}`
 	theirs := selectorlessService()

@@ -118,8 +118,8 @@ func Assets(ctx context.Context) (string, error) {
 //
 //  1. Those in KUBEBUILDER_ASSETS are used from there.
 //  2. The others are looked up in the cache. If none is missing, this is all.
-//  3. Under a lock, the missing ones are built in a scratch directory, one product after the other, and
-//     renamed into place.
+//  3. Under a lock, the missing ones are built in a scratch directory, one product after the other,
+//     and renamed into place.
 func ensure(ctx context.Context, progress io.Writer, version string, names ...string) (map[string]string, error) {
 	version, err := orSelected(version)
 	if err != nil {

@@ -201,8 +201,10 @@ func TestIPTablesModeRoutesTraffic(t *testing.T) {
 	}
 }
 
-const ownedSlice = `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [], "endpoints": [],
-	"metadata": {"name": "owned", "namespace": "default", "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": %q}]}}`
+const ownedSlice = `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+	"addressType": "IPv4", "ports": [], "endpoints": [],
+	"metadata": {"name": "owned", "namespace": "default", "ownerReferences": [
+		{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": %q}]}}`
 
 // The control plane deletes what a deleted owner owns, survives a restart of the API server, and
 // enforces and logs the rights of a ServiceAccount.

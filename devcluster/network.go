@@ -290,7 +290,8 @@ func (n *Network) forget(addrs []netip.Addr) error {
 		path := filepath.Join(n.pins(), other.Name())
 		err := toolIn(path, batch.String(), "ip", "-batch", "-")
 		var fs unix.Statfs_t
-		if unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC { // otherwise it was closed meanwhile, or is not complete yet
+		// Otherwise it was closed meanwhile, or is not complete yet.
+		if unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC {
 			errs = append(errs, err)
 		}
 	}

@@ -42,8 +42,8 @@ type write[T metav1.Object] struct {
 func (w write[T]) awaited(now time.Time) bool { return now.Sub(w.created) < CreationTimeout }
 
 // Service returns the newer of the Service of that name that the cache shows, nil for none, and the
-// one that we wrote. It drops our write when the cache has caught up, or when it was to a Service of
-// another name.
+// one that we wrote. It drops our write when the cache has caught up, or when it was to a Service
+// of another name.
 func (o *Overlay) Service(name string, cached *corev1.Service, now time.Time) *corev1.Service {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -244,8 +244,8 @@ func TestNothingIsKeptThatTheCacheShows(t *testing.T) {
 	}
 }
 
-// TestDeletionSeenDropsThatObjectOnly: an object that is deleted before the cache shows it no longer
-// counts as existing. An object of the same name with another UID still does.
+// TestDeletionSeenDropsThatObjectOnly: an object that is deleted before the cache shows it no
+// longer counts as existing. An object of the same name with another UID still does.
 func TestDeletionSeenDropsThatObjectOnly(t *testing.T) {
 	var o Overlay
 	o.ServiceCreated(service("s", "4"), start)

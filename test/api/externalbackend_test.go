@@ -140,7 +140,10 @@ func bounds(parent string, base mutation, bs []bound) (cases []refusal) {
 		for _, tc := range []struct {
 			value      int
 			wantErrors []string
-		}{{b.least, nil}, {b.most, nil}, {b.least - 1, []string{path + ": Invalid"}}, {b.most + 1, []string{path + ": Invalid"}}} {
+		}{
+			{b.least, nil}, {b.most, nil},
+			{b.least - 1, []string{path + ": Invalid"}}, {b.most + 1, []string{path + ": Invalid"}},
+		} {
 			cases = append(
 				cases,
 				refusal{fmt.Sprint(b.field, " ", tc.value), all(base, set(path, fmt.Sprint(tc.value))), tc.wantErrors},

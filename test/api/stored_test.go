@@ -36,11 +36,13 @@ kind: ExternalBackend
 metadata: {name: written-out, namespace: default}
 spec:
   service:
-    {name: written-out, type: ClusterIP, adoptionPolicy: Never, sessionAffinity: None, internalTrafficPolicy: Cluster, publishNotReadyAddresses: false}
+    {name: written-out, type: ClusterIP, adoptionPolicy: Never, sessionAffinity: None,
+     internalTrafficPolicy: Cluster, publishNotReadyAddresses: false}
   ports: [{name: "", port: 80, targetPort: 80, protocol: TCP}]
   deletionPolicy: Delete
   targets: [{name: a, address: 203.0.113.1, ports: [{targetPort: 80}], tier: 0, adminState: Active}]
-  dns: {resolution: Resolve, transport: UDP, minTTLSeconds: 5, maxTTLSeconds: 3600, staleSeconds: 86400, removalDelaySeconds: 0}
+  dns: {resolution: Resolve, transport: UDP, minTTLSeconds: 5,
+        maxTTLSeconds: 3600, staleSeconds: 86400, removalDelaySeconds: 0}
   healthCheck:
     mode: Enforce
     httpGet: {path: /, scheme: HTTP, expectedStatuses: ["200-399"]}

@@ -50,7 +50,8 @@ func TestManagerSurvivesFrozenAPIServer(t *testing.T) {
 	// The write for the first failure was in flight, and one for the second followed. The third server
 	// has recovered.
 	written := writes.Of("endpointslices")
-	if len(written) > 2 || len(history.all()) != (1+len(written))*len(set.addrs) { // the first states are those at the start
+	// The first states are those at the start.
+	if len(written) > 2 || len(history.all()) != (1+len(written))*len(set.addrs) {
 		t.Errorf("slices were written %d times, %v; the states are %q", len(written), written, history.all())
 	}
 	for _, state := range history.all() {

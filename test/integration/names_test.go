@@ -132,7 +132,8 @@ func TestUnresolvedNameIsReported(t *testing.T) {
 func TestForbiddenAddressInAnswerIsDropped(t *testing.T) {
 	h := parallel(t)
 	// The last two belong to the cluster.
-	for _, forbidden := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "10.96.0.1", "203.0.113.2"} {
+	for _, forbidden := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254",
+		"224.0.0.1", "10.96.0.1", "203.0.113.2"} {
 		t.Run(forbidden, func(t *testing.T) {
 			h := h.Sub(t)
 			ns := startScriptedDNS(h)

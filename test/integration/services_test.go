@@ -206,7 +206,8 @@ func TestTypeChangesKeepServiceAndSlices(t *testing.T) {
 	h.ApplyBackend("web", "service: {type: ClusterIP}"+onePort)
 	h.WaitReady("web")
 	service, slice := h.Service("web"), h.Slices("web")[0]
-	for _, kind := range []string{"Headless", "ClusterIP", "Headless", "NodePort", "Headless", "LoadBalancer", "Headless"} {
+	for _, kind := range []string{"Headless", "ClusterIP", "Headless", "NodePort",
+		"Headless", "LoadBalancer", "Headless"} {
 		h.ApplyBackend("web", "service: {type: "+kind+"}"+onePort)
 		b := h.WaitReady("web")
 		h.WaitStates("web", oneEndpoint)

@@ -1,5 +1,5 @@
-// Package prometheus tries the alerts of config/prometheus with Prometheus' own rule engine. It is a
-// module by itself, so that nothing else depends on what Prometheus requires.
+// Package prometheus tries the alerts of config/prometheus with Prometheus' own rule engine. It is
+// a module by itself, so that nothing else depends on what Prometheus requires.
 package prometheus
 
 import (

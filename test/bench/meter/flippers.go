@@ -87,7 +87,9 @@ func (f *Flippers) lastFlip() (netip.Addr, time.Time) {
 // Flip makes n wanted targets sick, one after the other. It measures the time from the first
 // failing answer until the watch has delivered the changed slice: the end of the probe, the verdict
 // (if failureThreshold is 1), the plan, the write, and the delay of the watch.
-func (f *Flippers) Flip(ctx context.Context, published *SliceWatch, n int, wanted func(netip.Addr) bool) (Spread, error) {
+func (f *Flippers) Flip(
+	ctx context.Context, published *SliceWatch, n int, wanted func(netip.Addr) bool,
+) (Spread, error) {
 	var took Spread
 	for range n {
 		select {

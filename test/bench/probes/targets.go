@@ -230,7 +230,8 @@ func beVictim(addr string) error {
 	failed := make(chan error)
 	silent := func(net.Conn, *atomic.Int64) {}
 	for port, serve := range map[uint16]func(net.Conn, *atomic.Int64){
-		portTCP + ofVictim: silent, portTCP + ofVictim2: silent, portHTTP + ofVictim: answerHTTP, portHTTP + ofVictim2: answerHTTP,
+		portTCP + ofVictim: silent, portTCP + ofVictim2: silent,
+		portHTTP + ofVictim: answerHTTP, portHTTP + ofVictim2: answerHTTP,
 	} {
 		listener, err := net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(int(port))))
 		if err != nil {

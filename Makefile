@@ -96,9 +96,10 @@ vet: ## Run go vet in every module
 	@$(call each-module,go vet ./...)
 
 .PHONY: lint
-lint: ## Run the linters, the import rules among them, in every module
+lint: ## Run the linters, the import rules among them, in every module, and check the width of comments and Markdown
 	@$(call each-module,$(GOLANGCI_LINT) run ./...)
 	$(API_LINT) run -c .golangci.api.yml ./api/v1alpha1/
+	hack/width.sh
 	$(TOOL) actionlint -shellcheck= -pyflakes=
 
 .PHONY: verify

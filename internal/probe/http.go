@@ -242,14 +242,19 @@ func parseFields(b []byte) (httpFields, bool) {
 			}
 			f.chunked = true
 		case foldEqual(name, "connection"):
-			for option := range bytes.SplitSeq(value, []byte(",")) {
-				option = bytes.TrimSpace(option)
-				f.close = f.close || foldEqual(option, "close")
-				f.keepAlive = f.keepAlive || foldEqual(option, "keep-alive")
-			}
+			f.addConnection(value)
 		}
 	}
 	return f, true
+}
+
+// addConnection reads the options of a Connection field.
+func (f *httpFields) addConnection(value []byte) {
+	for option := range bytes.SplitSeq(value, []byte(",")) {
+		option = bytes.TrimSpace(option)
+		f.close = f.close || foldEqual(option, "close")
+		f.keepAlive = f.keepAlive || foldEqual(option, "keep-alive")
+	}
 }
 
 func foldEqual(b []byte, lower string) bool {

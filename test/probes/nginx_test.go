@@ -24,7 +24,8 @@ error_log DIR/error.log warn;
 pid DIR/pid;
 events {}
 http {
-  client_body_temp_path DIR/body; proxy_temp_path DIR/proxy; fastcgi_temp_path DIR/fastcgi; uwsgi_temp_path DIR/uwsgi; scgi_temp_path DIR/scgi;
+  client_body_temp_path DIR/body; proxy_temp_path DIR/proxy; fastcgi_temp_path DIR/fastcgi;
+  uwsgi_temp_path DIR/uwsgi; scgi_temp_path DIR/scgi;
   log_format uses '$connection $connection_requests';
   access_log off;
   root DIR;
@@ -247,12 +248,14 @@ func TestNginxOverTLS(t *testing.T) {
   ssl_certificate CERTS/good.crt;
   ssl_certificate_key CERTS/good.key;
   server { listen PORT0 ssl; server_name db.example.com; return 200 ok; }
-  server { listen PORT0 ssl; server_name other.example.com; ssl_certificate CERTS/other.crt; ssl_certificate_key CERTS/other.key; return 200 ok; }
+  server { listen PORT0 ssl; server_name other.example.com;
+    ssl_certificate CERTS/other.crt; ssl_certificate_key CERTS/other.key; return 200 ok; }
   server { listen PORT1 ssl; ssl_certificate CERTS/expired.crt; ssl_certificate_key CERTS/expired.key; return 200 ok; }
   server { listen PORT2 ssl; ssl_client_certificate CERTS/ca.crt; ssl_verify_client on; return 200 ok; }
   server { listen PORT3 ssl; ssl_reject_handshake on; }
   server { listen PORT4 ssl; ssl_protocols TLSv1.2; return 200 ok; }
-  server { listen PORT5 ssl; ssl_certificate CERTS/other.crt; ssl_certificate_key CERTS/other.key; keepalive_timeout 0; return 200 ok; }
+  server { listen PORT5 ssl;
+    ssl_certificate CERTS/other.crt; ssl_certificate_key CERTS/other.key; keepalive_timeout 0; return 200 ok; }
 `, map[string]any{"CERTS": certs.dir})
 	unverified := &probe.TLS{InsecureSkipVerify: true}
 	for _, test := range []struct {

@@ -13,11 +13,11 @@ type action int
 const (
 	// keep leaves the slices as they are.
 	keep action = iota
-	// withdrawDenied leaves the endpoints that are published, less those that policy denies.
+	// withdrawDenied leaves the endpoints that are published, less those that policy refuses.
 	withdrawDenied
 	// withdraw deletes all slices.
 	withdraw
-	// reportEmpty deletes nothing. Where no slice is left, it reports that nothing is published.
+	// reportEmpty reports that nothing is published, if no slice is left. It deletes none.
 	reportEmpty
 	// publishName publishes the name of the target itself.
 	publishName
@@ -30,17 +30,17 @@ type conflict int
 
 const (
 	noConflict conflict = iota
-	// foreignService: the Service is protected, chooses its endpoints itself, or is somebody
+	// foreignService is a Service that is protected, chooses its endpoints itself, or is somebody
 	// else's.
 	foreignService
-	// predecessorsService: the Service belongs to an earlier ExternalBackend of the same name, and
-	// the garbage collector is about to delete it.
+	// predecessorsService is a Service of an earlier ExternalBackend of the same name, which the
+	// garbage collector is about to delete.
 	predecessorsService
-	// otherConflict: for example, the Service has lost our label and owner, or somebody else
-	// publishes endpoints behind it.
+	// otherConflict is any other: for example, the Service has lost our label and owner, or
+	// somebody else publishes endpoints behind it.
 	otherConflict
-	// unsettledService: the Service may still be restored, or the write showed a conflict that the
-	// cache does not show yet.
+	// unsettledService is a Service that may still be restored, or in a conflict that a write
+	// showed and the cache does not show yet.
 	unsettledService
 )
 

@@ -16,7 +16,7 @@ type targetNames struct {
 	// published is what the slices publish.
 	published *endpointslice.PublishedEndpoints
 	// questions are to be looked up, by target. refusals are what policy says about the names
-	// themselves. A name that it denies is not looked up, because a query, too, reaches somebody.
+	// themselves. A name that it refuses is not looked up, because a query, too, reaches somebody.
 	questions map[string]resolve.Question
 	refusals  map[string]plan.Refusal
 }

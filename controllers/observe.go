@@ -44,25 +44,11 @@ func (r *Reconciler) observe(
 	ctx context.Context, b *v1alpha1.ExternalBackend, state *backendState,
 ) (*observation, error) {
 	o := &observation{status: latestStatus(b, &state.reported)}
-	var err error
-	if o.service, err = r.readService(ctx, b, state); err != nil {
+	err := r.readBackend(ctx, b, state, o)
+	if err != nil {
 		return nil, err
 	}
-	o.invalid = plan.Validate(b, o.service)
-	named := plan.ServiceName(b)
-	b = state.planning.inForce(b, o.invalid == "")
-	o.backend, o.specKnown = b, o.invalid == "" || state.planning.valid != nil
-	if !o.specKnown {
-		if b, err = r.attachedToSlices(ctx, b); err != nil {
-			return nil, err
-		}
-		o.backend = b
-	}
-	if plan.ServiceName(b) != named { // an invalid spec names another Service
-		if o.service, err = r.readService(ctx, b, state); err != nil {
-			return nil, err
-		}
-	}
+	b = o.backend
 	if o.service != nil {
 		state.planning.publishNotReady = o.service.Spec.PublishNotReadyAddresses
 	}
@@ -81,6 +67,28 @@ func (r *Reconciler) observe(
 	}
 	o.view, err = r.policies.view(ctx, b.Namespace)
 	return o, err
+}
+
+// readBackend finds the spec of b that is in force, and reads the Service that it names.
+func (r *Reconciler) readBackend(
+	ctx context.Context, b *v1alpha1.ExternalBackend, state *backendState, o *observation,
+) error {
+	var err error
+	if o.service, err = r.readService(ctx, b, state); err != nil {
+		return err
+	}
+	o.invalid = plan.Validate(b, o.service)
+	o.backend = state.planning.inForce(b, o.invalid == "")
+	if o.specKnown = o.invalid == "" || state.planning.valid != nil; !o.specKnown {
+		if o.backend, err = r.attachedToSlices(ctx, b); err != nil {
+			return err
+		}
+	}
+
+	if plan.ServiceName(o.backend) != plan.ServiceName(b) { // an invalid spec names another Service
+		o.service, err = r.readService(ctx, o.backend, state)
+	}
+	return err
 }
 
 // attachedToSlices returns b as it is acted on while no valid spec is known: with the Service that

@@ -12,7 +12,7 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// filterPublished separates the endpoints that policy allows from those that it denies.
+// filterPublished separates the endpoints that policy allows from those that it refuses.
 func (r *reconciliation) filterPublished(
 	published []*discoveryv1.EndpointSlice, denied []endpointslice.Endpoint,
 ) plan.Filtered {
@@ -39,8 +39,8 @@ func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
 	return notes
 }
 
-// withDeniedName returns b. If policy denies the name of a Service of type ExternalName, it returns
-// b with a name that leads nowhere, because an alias must have one.
+// withDeniedName returns b. If policy refuses the name of a Service of type ExternalName, it
+// returns b with a name that leads nowhere, because an alias must have one.
 func (o *observation) withDeniedName(b *v1alpha1.ExternalBackend) *v1alpha1.ExternalBackend {
 	if plan.ServiceType(b) != v1alpha1.ServiceTypeExternalName {
 		return b
@@ -53,7 +53,7 @@ func (o *observation) withDeniedName(b *v1alpha1.ExternalBackend) *v1alpha1.Exte
 	return b
 }
 
-// permittedDNS says how to look names up. It leaves out the nameservers that policy denies.
+// permittedDNS says how to look names up. It leaves out the nameservers that policy refuses.
 func (r *reconciliation) permittedDNS() resolve.Config {
 	spec, refs := r.backend.Spec.DNS, r.state.planning.refs
 	if spec == nil || len(spec.Nameservers) == 0 {

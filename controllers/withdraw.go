@@ -20,7 +20,7 @@ func (r *reconciliation) withdraw(ctx context.Context) {
 }
 
 // withdrawDenied keeps the published endpoints that policy allows, while there is no spec to act
-// on. Endpoints that policy denies come back when it allows them again.
+// on. Endpoints that policy refuses come back when it allows them again.
 func (r *reconciliation) withdrawDenied(ctx context.Context) {
 	state := &r.state.planning
 	if r.service == nil || len(r.slices)+len(state.denied) == 0 {

@@ -35,6 +35,15 @@ func (q *Queue[K, T]) First() (item T, key K, ok bool) {
 	return q.entries[0].item, q.entries[0].key, true
 }
 
+// PopUntil removes and returns the item with the least key, unless that key is beyond limit.
+func (q *Queue[K, T]) PopUntil(limit K) (item T, key K, ok bool) {
+	item, key, ok = q.First()
+	if ok = ok && !limit.Before(key); ok {
+		q.Remove(item)
+	}
+	return item, key, ok
+}
+
 // Set gives item a key, and adds the item if it is not in the queue.
 func (q *Queue[K, T]) Set(item T, key K) {
 	i := int(*item.Position()) - 1

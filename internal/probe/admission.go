@@ -13,7 +13,7 @@ func (l *loop) hintLocked(t *target, now instant) {
 // queueDueLocked queues the targets whose probe is due.
 func (l *loop) queueDueLocked(now instant) {
 	for {
-		t, _, ok := l.due.popDue(now)
+		t, _, ok := l.due.PopUntil(dueTime(now))
 		if !ok {
 			return
 		}

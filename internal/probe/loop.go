@@ -189,11 +189,11 @@ func (l *loop) excuse(away time.Duration) {
 // over. The others become slow; one that gets no place among the slow probes is preempted.
 func (l *loop) expire(now instant) {
 	for {
-		a, due, ok := l.inFlight.popDue(now)
+		a, due, ok := l.inFlight.PopUntil(dueTime(now))
 		if !ok {
 			return
 		}
-		if due >= a.deadline {
+		if instant(due) >= a.deadline {
 			l.end(a, l.net.expire(a))
 			continue
 		}
@@ -289,11 +289,9 @@ func (l *loop) sendNotifications() {
 func (l *loop) shutdown() {
 	l.mu.Lock()
 	l.Engine.net = nil
-	var targets []*target
 	for _, o := range l.owners {
-		targets = append(targets, o.targets...)
+		l.stale = append(l.stale, o.targets...)
 	}
-	l.stale = append(l.stale, targets...)
 	l.mu.Unlock()
 	l.cancelStale()
 	l.metrics.inFlight.Set(0)

@@ -74,16 +74,6 @@ func (s *schedule[T]) next() instant {
 	return never
 }
 
-// popDue removes and returns the earliest item, if it is due at now.
-func (s *schedule[T]) popDue(now instant) (item T, due instant, ok bool) {
-	item, key, ok := s.First()
-	if !ok || instant(key) > now {
-		return item, 0, false
-	}
-	s.Remove(item)
-	return item, instant(key), true
-}
-
 // set schedules item at due, whether or not it was scheduled before. It removes an item that is
 // never due.
 func (s *schedule[T]) set(item T, due instant) {

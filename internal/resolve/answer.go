@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,13 +35,7 @@ type datum struct {
 // compareData orders by address, host and port. Two data of a set differ in at least one of these;
 // a priority does not count.
 func compareData(a, b datum) int {
-	if c := a.ip.Compare(b.ip); c != 0 {
-		return c
-	}
-	if c := strings.Compare(a.host, b.host); c != 0 {
-		return c
-	}
-	return int(a.port) - int(b.port)
+	return cmp.Or(a.ip.Compare(b.ip), strings.Compare(a.host, b.host), cmp.Compare(a.port, b.port))
 }
 
 // sections holds the records of a message that can matter.
@@ -147,10 +142,7 @@ func within(name, zone string) bool {
 // lowest.
 func unique(data []datum) []datum {
 	slices.SortFunc(data, func(a, b datum) int {
-		if c := compareData(a, b); c != 0 {
-			return c
-		}
-		return int(a.priority) - int(b.priority)
+		return cmp.Or(compareData(a, b), cmp.Compare(a.priority, b.priority))
 	})
 	return slices.CompactFunc(data, func(a, b datum) bool { return compareData(a, b) == 0 })
 }

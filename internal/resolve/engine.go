@@ -3,8 +3,6 @@ package resolve
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -93,7 +91,9 @@ func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
 			e.moveLocked(q, now)
 		}
 		e.updateLocked(q, now)
-		e.rescheduleAllLocked(q, now)
+		for _, r := range q.records() {
+			e.rescheduleLocked(r, now)
+		}
 	}
 }
 
@@ -205,17 +205,17 @@ const idleWait = time.Hour
 // advance does what is due: it queues records for the workers, of whom spawn must be started, and
 // brings answers to now. It returns how long there is nothing to do, and the owners whose answers
 // changed.
-func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.NamespacedName) {
+func (e *Engine) advance() (wait time.Duration, spawn int, changed map[types.NamespacedName]struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
 
-	owners := map[types.NamespacedName]struct{}{}
-	for t := e.schedule.popDue(now); t != nil; t = e.schedule.popDue(now) {
+	changed = map[types.NamespacedName]struct{}{}
+	for t, _, ok := e.schedule.PopUntil(now); ok; t, _, ok = e.schedule.PopUntil(now) {
 		switch {
 		case t.question != nil:
 			if e.updateLocked(t.question, now) {
-				owners[t.question.owner.key] = struct{}{}
+				changed[t.question.owner.key] = struct{}{}
 			}
 		case len(t.record.users) == 0:
 			delete(e.records, t.record.recordKey)
@@ -237,11 +237,11 @@ func (e *Engine) advance() (wait time.Duration, spawn int, changed []types.Names
 		wait = at.Sub(now)
 	}
 	e.wakeAt = now.Add(wait)
-	return wait, spawn, slices.Collect(maps.Keys(owners))
+	return wait, spawn, changed
 }
 
-func (e *Engine) notify(owners []types.NamespacedName) {
-	for _, o := range owners {
+func (e *Engine) notify(owners map[types.NamespacedName]struct{}) {
+	for o := range owners {
 		e.options.Notify(o)
 	}
 }

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -33,10 +34,7 @@ type upstream struct {
 }
 
 func upstreamOf(c Config) *upstream {
-	up := &upstream{transport: c.Transport, forbidden: c.NoQueries}
-	if up.transport == "" {
-		up.transport = UDP
-	}
+	up := &upstream{transport: cmp.Or(c.Transport, UDP), forbidden: c.NoQueries}
 	if up.transport == TLS {
 		up.tls, up.identity = c.TLS, c.TLSIdentity
 	}
@@ -207,9 +205,7 @@ func (x *exchanger) overStream(ctx context.Context, key connKey, config *tls.Con
 func (x *exchanger) roundTrip(ctx context.Context, key connKey, conn net.Conn, e exchange) (answer, error) {
 	undo := interruptible(ctx, conn)
 	a, err := e.overConn(conn)
-	if undo() && err == nil {
-		x.keepIdle(key, conn)
-	} else {
+	if !undo() || err != nil || !x.keepIdle(key, conn) {
 		conn.Close()
 	}
 	return a, err
@@ -277,14 +273,8 @@ func (x *exchanger) takeIdle(key connKey) net.Conn {
 	return c.Conn
 }
 
-// keepIdle keeps the connection for a while, or closes it where the server has enough of them.
-func (x *exchanger) keepIdle(key connKey, conn net.Conn) {
-	if !x.storeIdle(key, conn) {
-		conn.Close()
-	}
-}
-
-func (x *exchanger) storeIdle(key connKey, conn net.Conn) bool {
+// keepIdle keeps the connection for a while. It reports false where the server has enough of them.
+func (x *exchanger) keepIdle(key connKey, conn net.Conn) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed || len(x.idle[key]) >= maxIdleConns {

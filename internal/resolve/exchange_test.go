@@ -419,7 +419,7 @@ func TestConnectionsAreReused(t *testing.T) {
 			t.Errorf("%d connections for 5 queries, want %d", n, want)
 		}
 		x.close()
-		if x.storeIdle(connKey{}, nil) {
+		if x.keepIdle(connKey{}, nil) {
 			t.Error("a closed exchanger keeps connections")
 		}
 	}

@@ -242,8 +242,10 @@ func TestAnswersAreThoseOfTheModel(t *testing.T) {
 }
 
 func pairOf(h *[2]history, f Families) (p pair) {
-	for i := range f.indices() {
-		p[i] = &h[i]
+	for i := range p {
+		if f.has(i) {
+			p[i] = &h[i]
+		}
 	}
 	return p
 }
@@ -253,7 +255,10 @@ func describe(v *summary) string { return fmt.Sprint(v.addrs, v.cause != "") }
 func (m *model) describe() string {
 	var all []Addr
 	ill := false
-	for i := range m.families.indices() {
+	for i := range 2 {
+		if !m.families.has(i) {
+			continue
+		}
 		for _, a := range m.addrs(i) {
 			all = append(all, Addr{IP: a})
 		}

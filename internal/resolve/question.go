@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"iter"
 	"slices"
 	"time"
 
@@ -58,7 +57,7 @@ func (q *question) addSeeds(addrs []Addr) {
 		if !q.SRV {
 			a.Port, a.Rank = 0, 0
 		}
-		asked := a.IP.IsValid() && q.Families&(1<<familyOf(a.IP)) != 0
+		asked := a.IP.IsValid() && q.Families.has(familyOf(a.IP))
 		if asked && len(q.seeds) < maxEntries && known.add(a) {
 			q.seeds = append(q.seeds, seed{Addr: a})
 		}
@@ -246,19 +245,13 @@ func sorted(addrs []Addr) []Addr {
 	return addrs
 }
 
-// records yields all records that the question is tied to.
-func (q *question) records() iter.Seq[*record] {
-	return func(yield func(*record) bool) {
-		all := []*record{q.names[0], q.names[1], q.service}
-		for _, records := range q.hosts {
-			all = append(all, records[:]...)
-		}
-		for _, r := range all {
-			if r != nil && !yield(r) {
-				return
-			}
-		}
+// records returns all records that the question is tied to.
+func (q *question) records() []*record {
+	all := []*record{q.names[0], q.names[1], q.service}
+	for _, records := range q.hosts {
+		all = append(all, records[:]...)
 	}
+	return slices.DeleteFunc(all, func(r *record) bool { return r == nil })
 }
 
 // familiesOf returns the records of both families of an address record's name, and none for a
@@ -274,18 +267,24 @@ func (q *question) familiesOf(r *record) (records [2]*record) {
 	}
 }
 
+// otherFamilyOf returns the record of the other family of an address record's name, or nil.
+func (q *question) otherFamilyOf(r *record) *record {
+	for _, other := range q.familiesOf(r) {
+		if other != nil && other != r {
+			return other
+		}
+	}
+	return nil
+}
+
 // needs reports whether what the record lacks should be looked for again soon, because nothing of
 // the name resolves without it or because it is about to take addresses away.
 func (q *question) needs(r *record, now time.Time) bool {
 	if q.doubts(r) {
 		return true
 	}
-	for _, other := range q.familiesOf(r) {
-		if other != nil && other != r && other.asOtherFamily(q.owner.settings, now).has {
-			return false
-		}
-	}
-	return true
+	other := q.otherFamilyOf(r)
+	return other == nil || !other.asOtherFamily(q.owner.settings, now).has
 }
 
 // doubts reports whether the record denies a family that has addresses, and is not believed yet.

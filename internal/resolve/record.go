@@ -50,14 +50,6 @@ func (r *record) endLookups() {
 	}
 }
 
-// longestRemovalDelay returns how long an absent datum can matter to any user of the record.
-func (r *record) longestRemovalDelay() (longest time.Duration) {
-	for q := range r.users {
-		longest = max(longest, q.owner.settings.removalDelay)
-	}
-	return longest
-}
-
 // refreshAt returns when an owner with these settings wants the next lookup. With soon, what the
 // record lacks should be looked for again soon.
 func (h *history) refreshAt(o settings, soon bool, jitter float64) time.Time {

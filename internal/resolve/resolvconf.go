@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,11 +21,11 @@ const (
 // for. Where the file can't be read or names no nameserver, those of the last successful read
 // count. Before one, it is the local machine, as the manual page says.
 type resolvConf struct {
-	path string
+	path    string
+	servers atomic.Pointer[[]netip.AddrPort]
 
-	mu      sync.Mutex
-	checked time.Time
-	servers []netip.AddrPort
+	reading sync.Mutex // held by the one caller that looks at the file
+	checked time.Time  // when a caller read it last
 }
 
 func newResolvConf(path string) *resolvConf {
@@ -32,48 +33,34 @@ func newResolvConf(path string) *resolvConf {
 		path = defaultResolvConf
 	}
 	local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
-	c := &resolvConf{path: path, servers: []netip.AddrPort{local}}
+	c := &resolvConf{path: path}
+	c.servers.Store(&[]netip.AddrPort{local})
 	c.nameservers() // read once before anyone asks; a later caller does not wait for a read under way
 	return c
 }
 
 // nameservers returns the present list. Port 0 stands for the default port of the transport.
 func (c *resolvConf) nameservers() []netip.AddrPort {
-	if !c.due() {
-		return c.current()
+	if c.reading.TryLock() {
+		c.refresh()
+		c.reading.Unlock()
 	}
-	if f, err := os.Open(c.path); err == nil {
-		c.set(parseResolvConf(io.LimitReader(f, maxResolvConf)))
-		f.Close()
-	}
-	return c.current()
+	return *c.servers.Load()
 }
 
-// due reports whether the caller is to read the file: once per interval, it reports true to one
-// caller.
-func (c *resolvConf) due() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// refresh reads the file, unless it was read within the interval.
+func (c *resolvConf) refresh() {
 	now := time.Now()
-	if !c.checked.IsZero() && now.Sub(c.checked) < resolvConfInterval {
-		return false
+	if now.Sub(c.checked) < resolvConfInterval {
+		return
 	}
 	c.checked = now
-	return true
-}
-
-func (c *resolvConf) set(servers []netip.AddrPort) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(servers) > 0 {
-		c.servers = servers
+	if f, err := os.Open(c.path); err == nil {
+		if servers := parseResolvConf(io.LimitReader(f, maxResolvConf)); len(servers) > 0 {
+			c.servers.Store(&servers)
+		}
+		f.Close()
 	}
-}
-
-func (c *resolvConf) current() []netip.AddrPort {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.servers
 }
 
 // parseResolvConf reads the addresses of nameserver lines. An address may have a port, as in

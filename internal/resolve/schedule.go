@@ -30,13 +30,3 @@ func (s *schedule) set(t *timer, at time.Time) {
 		s.Set(t, at)
 	}
 }
-
-// popDue removes and returns the earliest timer if its time has come, else it returns nil.
-func (s *schedule) popDue(now time.Time) *timer {
-	t, at, ok := s.First()
-	if !ok || at.After(now) {
-		return nil
-	}
-	s.Remove(t)
-	return t
-}

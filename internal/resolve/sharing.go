@@ -15,8 +15,10 @@ func (e *Engine) acquireAllLocked(q *question, now time.Time) {
 }
 
 func (e *Engine) acquireFamiliesLocked(q *question, name string, now time.Time) (records [2]*record) {
-	for i := range q.Families.indices() {
-		records[i] = e.acquireLocked(q, name, [2]qtype{typeA, typeAAAA}[i], now)
+	for i, t := range [...]qtype{typeA, typeAAAA} {
+		if q.Families.has(i) {
+			records[i] = e.acquireLocked(q, name, t, now)
+		}
 	}
 	return records
 }
@@ -65,7 +67,7 @@ const retention = 30 * time.Second
 // retention.
 func (e *Engine) retireLocked(r *record, now time.Time) {
 	if r.kind == kindNone || r.up.forbidden {
-		e.schedule.set(&r.timer, time.Time{})
+		e.schedule.Remove(&r.timer)
 		delete(e.records, r.recordKey)
 		return
 	}
@@ -73,7 +75,7 @@ func (e *Engine) retireLocked(r *record, now time.Time) {
 }
 
 func (e *Engine) releaseAllLocked(q *question, now time.Time) {
-	for r := range q.records() {
+	for _, r := range q.records() {
 		e.releaseLocked(q, r, now)
 	}
 	q.owner.hosts -= len(q.hosts)
@@ -83,7 +85,7 @@ func (e *Engine) releaseAllLocked(q *question, now time.Time) {
 // dropLocked removes a question from its owner.
 func (e *Engine) dropLocked(q *question, now time.Time) {
 	e.releaseAllLocked(q, now)
-	e.schedule.set(&q.timer, time.Time{})
+	e.schedule.Remove(&q.timer)
 	e.countStaleLocked(q, q.answer.Status, Failed)
 	delete(q.owner.questions, q.Question)
 }
@@ -120,10 +122,12 @@ const (
 func (e *Engine) applyLocked(r *record, found result, now time.Time) (changed bool) {
 	before := len(r.entries)
 	r.capacity = 1
+	var keep time.Duration // how long an absent datum can matter to any user of the record
 	for q := range r.users {
+		keep = max(keep, q.owner.settings.removalDelay)
 		r.capacity = max(r.capacity, max(maxOwnerData, e.options.MaxAddresses)-q.owner.data+before)
 	}
-	changed = r.apply(found, now, r.longestRemovalDelay())
+	changed = r.apply(found, now, keep)
 	for q := range r.users {
 		q.owner.data += len(r.entries) - before
 	}
@@ -200,22 +204,6 @@ func (e *Engine) rescheduleLocked(r *record, now time.Time) {
 		first = now
 	}
 	e.scheduleLocked(&r.timer, first)
-}
-
-// rescheduleOtherFamilyLocked sets the next lookup of the name's other family, which depends on the
-// state of this one.
-func (e *Engine) rescheduleOtherFamilyLocked(q *question, r *record, now time.Time) {
-	for _, other := range q.familiesOf(r) {
-		if other != nil && other != r {
-			e.rescheduleLocked(other, now)
-		}
-	}
-}
-
-func (e *Engine) rescheduleAllLocked(q *question, now time.Time) {
-	for r := range q.records() {
-		e.rescheduleLocked(r, now)
-	}
 }
 
 // scheduleLocked sets a timer, and wakes Start where the time comes before Start would look.

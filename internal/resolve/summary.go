@@ -2,22 +2,13 @@ package resolve
 
 import (
 	"cmp"
-	"iter"
 	"net/netip"
 	"slices"
 	"time"
 )
 
-// indices yields the index of each family of the set: 0 for IPv4, 1 for IPv6.
-func (f Families) indices() iter.Seq[int] {
-	return func(yield func(int) bool) {
-		for i := range 2 {
-			if f&(1<<i) != 0 && !yield(i) {
-				return
-			}
-		}
-	}
-}
+// has reports whether the set contains a family: 0 is IPv4, 1 is IPv6.
+func (f Families) has(family int) bool { return f&(1<<family) != 0 }
 
 func familyOf(ip netip.Addr) int {
 	if ip.Is4() {
@@ -28,11 +19,6 @@ func familyOf(ip netip.Addr) int {
 
 // pair holds the histories of a name's two families; nil = not asked for.
 type pair [2]*history
-
-// beside returns what the family other than i adds to the judgement of i.
-func (p pair) beside(i int, o settings, now time.Time) otherFamily {
-	return p[1-i].asOtherFamily(o, now)
-}
 
 // summary is what the records of a question amount to at one time, for its owner.
 type summary struct {
@@ -62,6 +48,23 @@ func (s *summary) add(waiting bool, cause string, expiry time.Time) {
 	if expiry.After(s.expiry) {
 		s.expiry = expiry
 	}
+}
+
+// addHistory takes up what a history says. It returns its assessment, and its entries that may be
+// published.
+func (s *summary) addHistory(
+	h *history, other otherFamily, seedExpiry time.Time, o settings, now time.Time,
+) (assessment, []entry) {
+	a := h.assess(other, seedExpiry, o, now)
+	s.add(a.phase == phaseNew, a.cause, a.expiry)
+	s.next = soonest(now, s.next, a.next)
+	if !a.serves {
+		return a, nil
+	}
+	entries, next := h.visible(o, now)
+	s.next = soonest(now, s.next, next)
+	s.omitted += h.omitted
+	return a, entries
 }
 
 // sort orders the addresses and keeps one per address and port: that of a present record rather
@@ -95,16 +98,8 @@ func summarizeName(p pair, seedExpiry time.Time, o settings, now time.Time) summ
 		if h == nil {
 			continue
 		}
-		a := h.assess(p.beside(i, o, now), seedExpiry, o, now)
-		s.family[i] = a
-		s.add(a.phase == phaseNew, a.cause, a.expiry)
-		s.next = soonest(now, s.next, a.next)
-		if !a.serves {
-			continue
-		}
-		entries, next := h.visible(o, now)
-		s.next = soonest(now, s.next, next)
-		s.omitted += h.omitted
+		var entries []entry
+		s.family[i], entries = s.addHistory(h, p[1-i].asOtherFamily(o, now), seedExpiry, o, now)
 		for _, e := range entries {
 			s.unsorted = append(s.unsorted, ranked{Addr: Addr{IP: e.ip}})
 		}
@@ -119,16 +114,8 @@ func summarizeService(
 	service *history, hosts map[string]pair, seedExpiry time.Time, o settings, now time.Time,
 ) summary {
 	var s summary
-	a := service.assess(otherFamily{}, seedExpiry, o, now)
-	s.add(a.phase == phaseNew, a.cause, a.expiry)
-	s.next = soonest(now, s.next, a.next)
-	unknown := false
-	if a.serves {
-		entries, next := service.visible(o, now)
-		s.next = soonest(now, s.next, next)
-		s.omitted += service.omitted
-		unknown = s.addHosts(entries, hosts, o, now)
-	}
+	a, entries := s.addHistory(service, otherFamily{}, seedExpiry, o, now)
+	unknown := s.addHosts(entries, hosts, o, now)
 	s.sort()
 
 	s.hostsMissing = s.hostsMissing || unknown && len(s.addrs) == 0

@@ -2,8 +2,6 @@ package resolve
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -60,15 +58,7 @@ func (e *Engine) work(ctx context.Context) {
 	for job, ok := e.next(ctx); ok; job, ok = e.next(ctx) {
 		begin := time.Now()
 		found := e.lookuper.lookup(job.ctx, job.up, job.name, job.t)
-		var changed []types.NamespacedName
-		if took := time.Since(begin); job.ctx.Err() == nil {
-			e.metrics.observe(found, took)
-			changed = e.learn(job.record, found, took >= slowLookup)
-		} else {
-			e.abandon(job.record)
-		}
-		e.done(job.class)
-		e.notify(changed)
+		e.notify(e.finish(job, found, time.Since(begin)))
 	}
 }
 
@@ -98,27 +88,22 @@ func (e *Engine) next(ctx context.Context) (_ job, ok bool) {
 	return job{}, false
 }
 
-func (e *Engine) done(c class) {
+// finish ends a lookup, takes over its result, and returns the owners whose answers it changes. A
+// lookup that was cut off has no result. A question that came to want its record meanwhile makes
+// the record due again.
+func (e *Engine) finish(j job, found result, took time.Duration) map[types.NamespacedName]struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.active[c]--
-}
-
-// abandon ends a lookup that was cut off and so has no result. A question that came to want the
-// record meanwhile makes it due again.
-func (e *Engine) abandon(r *record) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	now, r := time.Now(), j.record
 	r.busy = false
-	e.rescheduleLocked(r, time.Now())
-}
+	e.active[j.class]--
+	if j.ctx.Err() != nil {
+		e.rescheduleLocked(r, now)
+		return nil
+	}
 
-// learn takes over a lookup's result and returns the owners whose answers it changes.
-func (e *Engine) learn(r *record, found result, slow bool) []types.NamespacedName {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-	r.busy, r.slow = false, slow
+	e.metrics.observe(found, took)
+	r.slow = took >= slowLookup
 	before := r.kind
 	changed := e.applyLocked(r, found, now)
 	if before != r.kind {
@@ -131,9 +116,11 @@ func (e *Engine) learn(r *record, found result, slow bool) []types.NamespacedNam
 			if e.updateLocked(q, now) {
 				owners[q.owner.key] = struct{}{}
 			}
-			e.rescheduleOtherFamilyLocked(q, r, now)
+			if other := q.otherFamilyOf(r); other != nil { // it depends on the state of this one
+				e.rescheduleLocked(other, now)
+			}
 		}
 	}
 	e.rescheduleLocked(r, now)
-	return slices.Collect(maps.Keys(owners))
+	return owners
 }

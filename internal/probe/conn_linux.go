@@ -4,6 +4,7 @@ package probe
 
 import (
 	"errors"
+	"io"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -37,12 +38,7 @@ const (
 	closed
 )
 
-type stream interface {
-	Read([]byte) (int, error)
-	Write([]byte) (int, error)
-}
-
-func (c *conn) stream() stream {
+func (c *conn) stream() io.ReadWriter {
 	if c.tls != nil {
 		return c.tls
 	}
@@ -98,7 +94,7 @@ func (p *poller) takeHandshaken() {
 			p.finish(c, done(c.tls.outcome(c.handshakeErr)))
 		case c.handler.waitsForNothing():
 			c.phase = talking
-			p.finish(c, done(outcome{result: success}))
+			p.finish(c, done(succeeded))
 		default:
 			p.converse(c)
 			if c.phase == talking {
@@ -113,7 +109,7 @@ func (p *poller) converse(c *conn) {
 	c.phase = talking
 	c.exchange = c.handler.exchange(c.attempt.endpoint)
 	if c.exchange == nil {
-		p.finish(c, done(outcome{result: success}))
+		p.finish(c, done(succeeded))
 		return
 	}
 	p.send(c)
@@ -128,7 +124,7 @@ func (p *poller) send(c *conn) {
 	if _, err := c.stream().Write(p.out); err != nil {
 		p.finish(c, c.exchange.cut(err))
 	} else if enough {
-		p.finish(c, done(outcome{result: success}))
+		p.finish(c, done(succeeded))
 	}
 }
 

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -136,7 +137,7 @@ func (e *Engine) syncLocked(key types.NamespacedName, check *Check, endpoints []
 		return false
 	}
 	o.endpoints = endpoints
-	if !sameIDs(o.targets, endpoints) {
+	if !slices.EqualFunc(o.targets, endpoints, func(t *target, e Endpoint) bool { return t.ID == e.ID }) {
 		e.mergeLocked(o, endpoints)
 		changed = true
 	}
@@ -173,18 +174,6 @@ func (o *owner) replaceCheck(check *Check) change {
 // has reports whether endpoints is the very slice of the last Sync.
 func (o *owner) has(endpoints []Endpoint) bool {
 	return len(endpoints) > 0 && len(endpoints) == len(o.endpoints) && &endpoints[0] == &o.endpoints[0]
-}
-
-func sameIDs(targets []*target, endpoints []Endpoint) bool {
-	if len(targets) != len(endpoints) {
-		return false
-	}
-	for i, t := range targets {
-		if t.ID != endpoints[i].ID {
-			return false
-		}
-	}
-	return true
 }
 
 // mergeLocked makes one target for each endpoint. An endpoint that stays keeps its target.

@@ -207,7 +207,7 @@ func (p *poller) expire(a *attempt) outcome {
 	case c.phase == handshaking && !c.socket.gate.waiting.Load():
 		o = outcome{} // the peer has answered, and this process is slow
 	case c.phase == handshaking && c.tls.accepted.Load():
-		o = outcome{result: success}
+		o = succeeded
 	case c.phase == talking:
 		o = c.exchange.cut(os.ErrDeadlineExceeded).outcome
 	}

@@ -42,6 +42,9 @@ type answer struct {
 
 func done(o outcome) answer { return answer{outcome: o, done: true} }
 
+// malformed is the answer to bytes that are not of the protocol.
+var malformed = done(failed(ReasonUnexpectedResponse))
+
 // cutOutcome returns the outcome of a probe whose connection ended with err.
 func cutOutcome(err error) outcome {
 	var alert alertError
@@ -70,16 +73,21 @@ func dialOutcome(err error) outcome {
 // that says nothing about the peer, such as a lack of file descriptors, memory or source ports,
 // is unknown.
 func socketOutcome(err error) outcome {
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return failed(ReasonTimeout)
+	}
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	switch errno {
+	case syscall.ECONNREFUSED:
 		return failed(ReasonConnectionRefused)
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EPIPE):
+	case syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE:
 		return failed(ReasonConnectionReset)
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN),
+	case syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,
 		// ICMP causes the next three; EACCES comes from a firewall, over IPv6
-		errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO), errors.Is(err, syscall.EACCES):
+		syscall.ENOPROTOOPT, syscall.EPROTO, syscall.EACCES:
 		return failed(ReasonUnreachable)
-	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
+	case syscall.ETIMEDOUT:
 		return failed(ReasonTimeout)
 	default:
 		return outcome{}

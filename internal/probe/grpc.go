@@ -149,7 +149,6 @@ func (x *grpcExchange) feed(in []byte) answer {
 
 // readFrames takes all whole frames that have come, until one ends the probe.
 func (x *grpcExchange) readFrames(f *framing) answer {
-	broken := done(failed(ReasonUnexpectedResponse))
 	for {
 		if !f.hasHeader {
 			if f.in.Len() < h2FrameHeader {
@@ -158,7 +157,7 @@ func (x *grpcExchange) readFrames(f *framing) answer {
 			var err error
 			f.header, err = f.ReadFrameHeader()
 			if err != nil || !x.open && int(f.header.Length) > x.budget {
-				return broken
+				return malformed
 			}
 			f.hasHeader = true
 		}
@@ -169,7 +168,7 @@ func (x *grpcExchange) readFrames(f *framing) answer {
 		frame, err := f.ReadFrameForHeader(f.header)
 		f.hasHeader = false
 		if err != nil {
-			return broken
+			return malformed
 		}
 		if a := x.take(frame); a.done {
 			return a
@@ -179,12 +178,11 @@ func (x *grpcExchange) readFrames(f *framing) answer {
 
 // take handles one frame. The framer has checked its form and its place among the others.
 func (x *grpcExchange) take(frame http2.Frame) answer {
-	broken := done(failed(ReasonUnexpectedResponse))
 	header := frame.Header()
 	ours := x.open && header.StreamID == x.stream
 	if header.Type != http2.FrameData {
 		if x.budget -= h2FrameHeader + int(header.Length); x.budget < 0 {
-			return broken
+			return malformed
 		}
 	}
 	x.began = x.began || ours
@@ -212,7 +210,7 @@ func (x *grpcExchange) take(frame http2.Frame) answer {
 	case *http2.GoAwayFrame:
 		return x.takeGoAway(frame)
 	case *http2.PushPromiseFrame:
-		return broken
+		return malformed
 	}
 	return answer{}
 }
@@ -227,7 +225,7 @@ func (x *grpcExchange) takeGoAway(frame *http2.GoAwayFrame) answer {
 
 func (x *grpcExchange) takeData(frame *http2.DataFrame, ours bool) answer {
 	if len(x.payload)+int(frame.Length) > maxBody {
-		return done(failed(ReasonUnexpectedResponse))
+		return malformed
 	}
 	if !ours {
 		return answer{}
@@ -251,7 +249,7 @@ func (x *grpcExchange) takeBlock(fragment []byte, whole bool) answer {
 	}
 	x.block = nil
 	if _, err := x.decoder.Write(fragment); err != nil || x.decoder.Close() != nil {
-		return done(failed(ReasonUnexpectedResponse))
+		return malformed
 	}
 	if x.open && x.blockOf == x.stream && x.endsStream {
 		return x.end(true)
@@ -303,7 +301,7 @@ func (x *grpcExchange) judge() outcome {
 	case serving != grpc_health_v1.HealthCheckResponse_SERVING:
 		return failedWith(ReasonGRPCNotServing, "not serving, expected SERVING")
 	default:
-		return outcome{result: success}
+		return succeeded
 	}
 }
 

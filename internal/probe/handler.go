@@ -1,11 +1,14 @@
 package probe
 
-import "crypto/tls"
+import (
+	"cmp"
+	"crypto/tls"
+)
 
 // handler makes the exchanges of a check. All endpoints of an owner share one.
 type handler struct {
 	kind kind
-	tcp  *TCPSocket
+	tcp  *TCPSocket // of a tcpSocket check, never nil
 	http *httpRequest
 	grpc *GRPC
 	tls  *tls.Config // nil: plaintext
@@ -36,7 +39,7 @@ func newHandler(c *Check) *handler {
 		h.kind, h.grpc = kindGRPC, c.GRPC
 		protocol = "h2"
 	default:
-		h.kind, h.tcp = kindTCP, c.TCP
+		h.kind, h.tcp = kindTCP, cmp.Or(c.TCP, &TCPSocket{})
 	}
 	if c.TLS != nil {
 		h.tls, h.certificate = tlsConfig(c.TLS, host, protocol), c.TLS.Certificate
@@ -52,7 +55,7 @@ func (h *handler) exchange(e Endpoint) exchange {
 	case kindGRPC:
 		return newGRPCExchange(h.grpc.Service, authority(e), h.tls != nil)
 	}
-	if h.waitsForNothing() && h.textToSend() == "" {
+	if h.waitsForNothing() && h.tcp.Send == "" {
 		return nil
 	}
 	return &textExchange{TCPSocket: h.tcp}
@@ -61,13 +64,5 @@ func (h *handler) exchange(e Endpoint) exchange {
 // waitsForNothing reports whether the check connects, and perhaps sends a text, but waits for no
 // answer.
 func (h *handler) waitsForNothing() bool {
-	return h.kind == kindTCP && (h.tcp == nil || h.tcp.Expect == "")
-}
-
-// textToSend returns the text that a tcpSocket check sends.
-func (h *handler) textToSend() string {
-	if h.tcp == nil {
-		return ""
-	}
-	return h.tcp.Send
+	return h.kind == kindTCP && h.tcp.Expect == ""
 }

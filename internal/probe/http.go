@@ -62,7 +62,7 @@ func (x *httpExchange) feed(in []byte) answer {
 	case httpChunks:
 		return x.feedChunks(in)
 	default: // there is no request
-		return done(failed(ReasonUnexpectedResponse))
+		return malformed
 	}
 }
 
@@ -117,12 +117,12 @@ func (x *httpExchange) readHead(head []byte) answer {
 	line, fields, _ := bytes.Cut(head, []byte("\n"))
 	status, minor, ok := parseStatusLine(line)
 	if !ok {
-		return done(failed(ReasonUnexpectedResponse))
+		return malformed
 	}
 	f, ok := parseFields(fields)
 	switch {
 	case !ok:
-		return done(failed(ReasonUnexpectedResponse))
+		return malformed
 	case status < 200 && status != 101:
 		return answer{}
 	case !x.request.expects(status):
@@ -168,9 +168,9 @@ func (x *httpExchange) feedChunks(in []byte) answer {
 			if x.bodyBudget < maxBody {
 				return x.finish(false) // a body in small pieces is too long, too
 			}
-			return done(failed(ReasonUnexpectedResponse))
+			return malformed
 		case chunkBad:
-			return done(failed(ReasonUnexpectedResponse))
+			return malformed
 		case chunkEnd:
 			return x.finish(i == len(in)-1)
 		}
@@ -182,7 +182,7 @@ func (x *httpExchange) feedChunks(in []byte) answer {
 // come, and nothing after it.
 func (x *httpExchange) finish(clean bool) answer {
 	x.part = httpIdle
-	return answer{outcome: outcome{result: success}, done: true, keep: clean && !x.close}
+	return answer{outcome: succeeded, done: true, keep: clean && !x.close}
 }
 
 func (x *httpExchange) cut(err error) answer {

@@ -2,7 +2,9 @@ package probe
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -70,9 +72,7 @@ func requestTarget(path string) string {
 	}
 	for _, c := range []byte(path) {
 		if c <= ' ' || c >= 0x7f {
-			b.WriteByte('%')
-			b.WriteByte("0123456789ABCDEF"[c>>4])
-			b.WriteByte("0123456789ABCDEF"[c&15])
+			fmt.Fprintf(&b, "%%%02X", c)
 		} else {
 			b.WriteByte(c)
 		}
@@ -97,10 +97,5 @@ func (q *httpRequest) hostHeader(e Endpoint, secure bool) string {
 
 // expects reports whether status is one of the expected ones.
 func (q *httpRequest) expects(status int) bool {
-	for _, r := range q.expected {
-		if r.From <= status && status <= r.To {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(q.expected, func(r StatusRange) bool { return r.From <= status && status <= r.To })
 }

@@ -833,7 +833,7 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 				settled(12 * sec)
 				expect(t, e, Healthy)
 				n.become(refuses)
-				for e.machineOf(one[0]).failures() < 2 {
+				for e.machineOf(one[0]).consecutive(failure) < 2 {
 					settled(100 * ms)
 				}
 				moved := slices.Clone(one)

@@ -50,10 +50,13 @@ type outcome struct {
 // silent reports whether the peer has not answered at all.
 func (o outcome) silent() bool { return o.reason == ReasonTimeout || o.reason == ReasonUnreachable }
 
-func failed(reason string) outcome { return outcome{result: failure, cause: cause{reason: reason}} }
+// succeeded is the outcome of every probe that is a success.
+var succeeded = outcome{result: success}
+
+func failed(reason string) outcome { return failedWith(reason, "") }
 
 func failedWith(reason, detail string) outcome {
-	return outcome{result: failure, cause: cause{reason: reason, detail: detail}}
+	return outcome{result: failure, cause: cause{reason, detail}}
 }
 
 // machine is the threshold machine of one endpoint. Its methods are pure: each takes the rules
@@ -114,9 +117,7 @@ func (m machine) state() State {
 	}
 }
 
-func (m machine) successes() int { return m.consecutive(success) }
-func (m machine) failures() int  { return m.consecutive(failure) }
-
+// consecutive returns how many of the newest results in a row are r.
 func (m machine) consecutive(r result) int {
 	if m.streakResult != r {
 		return 0
@@ -144,7 +145,7 @@ func (m machine) end(r rules, generation uint32, o outcome, now instant) machine
 		m = m.count(o)
 		m.fresh, m.doubtful = 0, false
 		m.generation++
-		if m.rawVerdict != Healthy && m.successes() >= r.rise {
+		if m.rawVerdict != Healthy && m.consecutive(success) >= r.rise {
 			m = m.recover(now)
 		}
 	case failure:
@@ -152,7 +153,7 @@ func (m machine) end(r rules, generation uint32, o outcome, now instant) machine
 		switch {
 		case m.rawVerdict == Unhealthy:
 			m = m.updateReason(r, o.cause)
-		case m.failures() >= r.fall:
+		case m.consecutive(failure) >= r.fall:
 			m.rawVerdict, m.held, m.cause, m.doubtful = Unhealthy, false, o.cause, false
 		}
 	}
@@ -230,11 +231,11 @@ func (m machine) next(r rules, phase uint64, now instant) instant {
 	inFlight := int(m.inFlight)
 	switch m.rawVerdict {
 	case Healthy:
-		doubt = m.failures() > 0 || m.fresh > 0 || m.doubtful
-		needed = m.failures()+inFlight < r.fall
+		doubt = m.consecutive(failure) > 0 || m.fresh > 0 || m.doubtful
+		needed = m.consecutive(failure)+inFlight < r.fall
 	case Unhealthy:
-		doubt = m.successes() > 0
-		needed = doubt && m.successes()+inFlight < r.rise
+		doubt = m.consecutive(success) > 0
+		needed = doubt && m.consecutive(success)+inFlight < r.rise
 	default:
 		doubt = true
 		needed = int(m.streak)+inFlight < max(r.rise, r.fall)

@@ -114,13 +114,13 @@ func converse(ctx context.Context, h *handler, e Endpoint) outcome {
 			return session.outcome(err)
 		}
 		if h.waitsForNothing() {
-			return outcome{result: success}
+			return succeeded
 		}
 		connection = session
 	}
 	x := h.exchange(e)
 	if x == nil {
-		return outcome{result: success}
+		return succeeded
 	}
 	out, enough := x.begin(nil)
 	if _, err := connection.Write(out); err != nil {
@@ -141,5 +141,5 @@ func converse(ctx context.Context, h *handler, e Endpoint) outcome {
 			return x.cut(err).outcome
 		}
 	}
-	return outcome{result: success}
+	return succeeded
 }

@@ -39,13 +39,8 @@ type ID struct {
 
 // Compare orders IDs.
 func (id ID) Compare(other ID) int {
-	if c := strings.Compare(id.Target, other.Target); c != 0 {
-		return c
-	}
-	if c := id.Addr.Compare(other.Addr); c != 0 {
-		return c
-	}
-	return cmp.Compare(id.Port, other.Port)
+	return cmp.Or(
+		strings.Compare(id.Target, other.Target), id.Addr.Compare(other.Addr), cmp.Compare(id.Port, other.Port))
 }
 
 // Endpoint is one endpoint to be probed. Endpoints are comparable.
@@ -67,14 +62,7 @@ const (
 )
 
 func (v Verdict) String() string {
-	switch v {
-	case Healthy:
-		return "Healthy"
-	case Unhealthy:
-		return "Unhealthy"
-	default:
-		return "Unknown"
-	}
+	return [...]string{Unknown: "Unknown", Healthy: "Healthy", Unhealthy: "Unhealthy"}[v]
 }
 
 // The reasons of a State that is Unhealthy.

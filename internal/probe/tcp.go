@@ -24,7 +24,7 @@ func (x *textExchange) feed(in []byte) answer {
 	x.got = append(x.got, in[:min(len(in), maxBody-len(x.got))]...)
 	switch {
 	case bytes.Contains(x.got, []byte(x.Expect)):
-		return done(outcome{result: success})
+		return done(succeeded)
 	case len(x.got) == maxBody:
 		return done(failedWith(ReasonUnexpectedResponse, unexpectedText))
 	default:

@@ -100,7 +100,7 @@ func (s *session) establish() error {
 	if err != nil || !s.handler.waitsForNothing() {
 		return err
 	}
-	if text := s.handler.textToSend(); text != "" {
+	if text := s.handler.tcp.Send; text != "" {
 		_, err = s.Write([]byte(text))
 	}
 	return cmp.Or(s.awaitAcceptance(), err)

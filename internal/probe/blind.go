@@ -61,14 +61,14 @@ type origin struct {
 	net   netip.Prefix // /24, or /64 of IPv6
 }
 
-func originOf(owner types.NamespacedName, addr netip.Addr) origin {
-	addr = addr.Unmap().WithZone("")
+func (t *target) origin() origin {
+	addr := t.ID.Addr.Unmap().WithZone("")
 	bits := 64
 	if addr.Is4() {
 		bits = 24
 	}
 	net, _ := addr.Prefix(bits) // an invalid address has the zero one
-	return origin{owner, net}
+	return origin{t.owner.key, net}
 }
 
 // judged notes that an endpoint has become Healthy, or is no longer Healthy.

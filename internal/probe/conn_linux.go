@@ -57,13 +57,10 @@ func (p *poller) connected(c *conn) {
 			return
 		}
 	}
-	if c.handler.tls == nil && c.handler.kind != kindGRPC {
-		p.converse(c)
-		return
+	if c.handler.tls != nil || c.handler.kind == kindGRPC {
+		// They write in several pieces. No piece may wait for the acknowledgement of the one before.
+		_ = unix.SetsockoptInt(c.socket.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
-	// TLS and gRPC write in several pieces. No piece may wait for the acknowledgement of the one
-	// before.
-	_ = unix.SetsockoptInt(c.socket.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	if c.handler.tls == nil {
 		p.converse(c)
 		return

@@ -62,8 +62,6 @@ type target struct {
 // Position implements priorityqueue.Item.
 func (t *target) Position() *priorityqueue.Position { return &t.position }
 
-func (t *target) origin() origin { return originOf(t.owner.key, t.ID.Addr) }
-
 func (t *target) phase() uint64 { return phaseOf(t.owner.key, t.ID) }
 
 // New returns an engine. It records what Sync sets, and probes once it is started.
@@ -196,7 +194,9 @@ func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 	}
 	for _, t := range old {
 		if t.gone {
-			e.removeLocked(t)
+			e.due.Remove(t)
+			e.sight.gone(&t.witness, t.origin())
+			e.cancelLocked(t)
 		}
 	}
 }
@@ -204,15 +204,9 @@ func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 // addLocked gives t a machine, and schedules its first probe.
 func (e *Engine) addLocked(t *target) {
 	now := e.now()
-	t.machine = newMachine(t.Seed, t.owner.rules, t.phase(), now)
+	t.machine = machine{rawVerdict: t.Seed}.spread(t.owner.rules, t.phase(), now)
 	e.sight.judged(&t.witness, t.origin(), t.Seed == Healthy)
 	e.scheduleLocked(t, now)
-}
-
-func (e *Engine) removeLocked(t *target) {
-	e.due.Remove(t)
-	e.sight.gone(&t.witness, t.origin())
-	e.cancelLocked(t)
 }
 
 // updateLocked applies the difference of the check, and of the endpoint, to a target that stays.
@@ -244,7 +238,8 @@ func (e *Engine) cancelLocked(t *target) {
 	}
 }
 
-// scheduleLocked schedules what t's machine needs next.
+// scheduleLocked schedules what t's machine needs next. While the prober is blind it probes silent
+// endpoints no more often than others.
 func (e *Engine) scheduleLocked(t *target, now instant) {
 	if e.net == nil || t.gone {
 		return
@@ -253,20 +248,15 @@ func (e *Engine) scheduleLocked(t *target, now instant) {
 		e.due.set(t, t.machine.settlesAt())
 		return
 	}
-	t.due = never
-	if !t.owner.suspended {
-		t.due = e.nextLocked(t, now)
+	switch {
+	case t.owner.suspended:
+		t.due = never
+	case e.sight.blind && t.witness.last == silence:
+		t.due = t.machine.regular(t.owner.rules, t.phase(), now)
+	default:
+		t.due = t.machine.next(t.owner.rules, t.phase(), now)
 	}
 	e.due.set(t, min(t.due, t.machine.settlesAt()))
-}
-
-// nextLocked returns when t's next probe begins. While the prober is blind it probes silent
-// endpoints no more often than others.
-func (e *Engine) nextLocked(t *target, now instant) instant {
-	if e.sight.blind && t.witness.last == silence {
-		return t.machine.regular(t.owner.rules, t.phase(), now)
-	}
-	return t.machine.next(t.owner.rules, t.phase(), now)
 }
 
 // Start probes until ctx ends, and returns once every probe has ended and every connection is

@@ -153,7 +153,6 @@ func (l *loop) cancelStale() {
 	l.mu.Unlock()
 	for _, t := range stale {
 		for a := t.attempts; a != nil; a = t.attempts {
-			l.net.cancel(a)
 			l.giveUp(a)
 		}
 		l.net.drop(t)
@@ -223,13 +222,13 @@ func (l *loop) becomesSlow(a *attempt) bool {
 // preempt ends a, which begins again later.
 func (l *loop) preempt(a *attempt) {
 	a.preempted = true
-	l.net.cancel(a)
 	l.giveUp(a)
 }
 
-// giveUp notes that the engine itself has ended a. It is no failure.
+// giveUp ends a, which is no failure.
 func (l *loop) giveUp(a *attempt) {
 	a.givenUp = true
+	l.net.cancel(a)
 	l.end(a, outcome{})
 }
 
@@ -262,12 +261,10 @@ func (l *loop) launch() {
 		if !a.isInFlight() {
 			continue // it has ended while it waited to dial again
 		}
-		if permit := l.options.Permit; permit != nil {
-			if err := permit(a.target.owner.key, a.endpoint.Dial); err != nil {
-				l.net.drop(a.target)
-				l.end(a, outcome{})
-				continue
-			}
+		if permit := l.options.Permit; permit != nil && permit(a.target.owner.key, a.endpoint.Dial) != nil {
+			l.net.drop(a.target)
+			l.end(a, outcome{})
+			continue
 		}
 		l.net.start(a)
 	}

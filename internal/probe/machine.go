@@ -85,11 +85,6 @@ type machine struct {
 	flapping   bool       // a recovery was held back, and the last one is less than dampWindow ago
 }
 
-// newMachine returns the machine of an endpoint that is added at now.
-func newMachine(seed Verdict, r rules, phase uint64, now instant) machine {
-	return machine{rawVerdict: seed}.spread(r, phase, now)
-}
-
 // spread delays a probe that would begin at once, by a part of the confirm interval or of the
 // period, the shorter of them. So endpoints that are added or changed together do not begin
 // together.

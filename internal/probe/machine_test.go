@@ -93,7 +93,7 @@ func TestThresholdsMakeVerdicts(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := newMachine(test.seed, r, 0, epochOffset)
+			m := machine{rawVerdict: test.seed}.spread(r, 0, epochOffset)
 			for i, o := range test.ends {
 				at := epochOffset + time.Duration(i)*sec
 				m = m.probe(r, o, at)
@@ -109,7 +109,7 @@ func TestThresholdsMakeVerdicts(t *testing.T) {
 // thresholds of one.
 func TestThirdRecoveryInAMinuteIsHeldBack(t *testing.T) {
 	r := rules{period: sec, confirm: sec, timeout: sec, rise: 1, fall: 1}
-	m := newMachine(Healthy, r, 0, epochOffset)
+	m := machine{rawVerdict: Healthy}.spread(r, 0, epochOffset)
 	for _, step := range []struct {
 		at       time.Duration
 		result   result
@@ -144,7 +144,7 @@ func TestThirdRecoveryInAMinuteIsHeldBack(t *testing.T) {
 // TestHeldRecoveryIsPublishedWithoutAProbe waits until the delay of a recovery is over.
 func TestHeldRecoveryIsPublishedWithoutAProbe(t *testing.T) {
 	r := rules{period: time.Hour, confirm: sec, timeout: sec, rise: 1, fall: 1}
-	m := newMachine(Healthy, r, 0, epochOffset)
+	m := machine{rawVerdict: Healthy}.spread(r, 0, epochOffset)
 	for i := range 6 {
 		at := epochOffset + time.Duration(i)*sec
 		m = m.probe(r, outcome{result: []result{failure, success}[i%2]}, at)
@@ -164,7 +164,7 @@ func TestHeldRecoveryIsPublishedWithoutAProbe(t *testing.T) {
 // at most two verdicts change in any minute.
 func TestFlappingChangesTwoVerdictsAMinute(t *testing.T) {
 	r := rules{period: sec, confirm: 100 * ms, timeout: sec, rise: 1, fall: 1}
-	m := newMachine(Healthy, r, 0, epochOffset)
+	m := machine{rawVerdict: Healthy}.spread(r, 0, epochOffset)
 	var changes []instant
 	for i := range 6000 {
 		at := epochOffset + time.Duration(i)*100*ms
@@ -249,7 +249,7 @@ func FuzzMachineAgainstModel(f *testing.F) {
 		r := rules{period: 10 * sec, confirm: sec, timeout: sec, rise: 1 + int(rise%5), fall: 1 + int(fall%5)}
 		steps = steps[:min(len(steps), 500)]
 		now := epochOffset
-		m := newMachine(Verdict(seed%3), r, 1<<60, now)
+		m := machine{rawVerdict: Verdict(seed % 3)}.spread(r, 1<<60, now)
 		o := &model{raw: Verdict(seed % 3), told: Verdict(seed % 3)}
 		for i, step := range steps {
 			now += 100 * ms
@@ -325,7 +325,7 @@ func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(inst
 		outcome
 	}
 	now := epochOffset
-	m := newMachine(Healthy, r, phase, now)
+	m := machine{rawVerdict: Healthy}.spread(r, phase, now)
 	var flying []end
 	for m.verdict() == Healthy {
 		next := m.next(r, phase, now)

@@ -17,8 +17,8 @@ func (x *textExchange) begin(dst []byte) (out []byte, enough bool) {
 	return append(dst, x.Send...), x.Expect == ""
 }
 
-// unexpectedText is the detail of an answer without TCPSocket.Expect.
-const unexpectedText = "the answer lacks the expected text"
+// unexpectedText is the answer to a text without TCPSocket.Expect.
+var unexpectedText = done(failedWith(ReasonUnexpectedResponse, "the answer lacks the expected text"))
 
 func (x *textExchange) feed(in []byte) answer {
 	x.got = append(x.got, in[:min(len(in), maxBody-len(x.got))]...)
@@ -26,7 +26,7 @@ func (x *textExchange) feed(in []byte) answer {
 	case bytes.Contains(x.got, []byte(x.Expect)):
 		return done(succeeded)
 	case len(x.got) == maxBody:
-		return done(failedWith(ReasonUnexpectedResponse, unexpectedText))
+		return unexpectedText
 	default:
 		return answer{}
 	}
@@ -34,7 +34,7 @@ func (x *textExchange) feed(in []byte) answer {
 
 func (x *textExchange) cut(err error) answer {
 	if errors.Is(err, os.ErrDeadlineExceeded) && len(x.got) > 0 {
-		return done(failedWith(ReasonUnexpectedResponse, unexpectedText))
+		return unexpectedText
 	}
 	return done(cutOutcome(err))
 }

@@ -153,10 +153,19 @@ func (h *history) fit(data []datum) []datum {
 // absent, and drops those that have been absent for longer than keep.
 func (h *history) merge(data []datum, now time.Time, keep time.Duration) (changed bool) {
 	merged := make([]entry, 0, max(len(data), len(h.entries)))
+	addAbsent := func(e entry) {
+		if e.absentSince.IsZero() {
+			e.absentSince, changed = now, true
+		}
+		if now.Sub(e.absentSince) < keep {
+			merged = append(merged, e)
+		}
+	}
+
 	old := h.entries
 	for _, d := range data {
 		for len(old) > 0 && compareData(old[0].datum, d) < 0 {
-			merged, changed = appendAbsent(merged, old[0], now, keep, changed)
+			addAbsent(old[0])
 			old = old[1:]
 		}
 		same := len(old) > 0 && compareData(old[0].datum, d) == 0
@@ -169,20 +178,10 @@ func (h *history) merge(data []datum, now time.Time, keep time.Duration) (change
 		merged = append(merged, entry{datum: d})
 	}
 	for _, e := range old {
-		merged, changed = appendAbsent(merged, e, now, keep, changed)
+		addAbsent(e)
 	}
 	h.entries = dropLongestAbsent(merged, h.limit())
 	return changed
-}
-
-func appendAbsent(to []entry, e entry, now time.Time, keep time.Duration, changed bool) ([]entry, bool) {
-	if e.absentSince.IsZero() {
-		e.absentSince, changed = now, true
-	}
-	if now.Sub(e.absentSince) < keep {
-		to = append(to, e)
-	}
-	return to, changed
 }
 
 // dropLongestAbsent drops the entries that have been absent longest where there are more than

@@ -67,7 +67,7 @@ func newLookuper(a asker, resolvConf string) *lookuper {
 	return &lookuper{
 		asker:   a,
 		conf:    newResolvConf(resolvConf),
-		outages: newOutages(),
+		outages: &outages{servers: map[connKey]*outage{}},
 		running: make(chan struct{}, maxChecks),
 	}
 }

@@ -1,10 +1,6 @@
 package resolve
 
-import (
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // metrics holds the engine's series. Their labels name no object.
 type metrics struct {
@@ -33,11 +29,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		r.MustRegister(m.lookups, m.duration, m.stale)
 	}
 	return m
-}
-
-func (m *metrics) observe(r result, took time.Duration) {
-	m.lookups.WithLabelValues(r.label()).Inc()
-	m.duration.Observe(took.Seconds())
 }
 
 // label returns the value of the label rcode. The set of values is bounded.

@@ -27,10 +27,6 @@ type outage struct {
 	queries map[query]struct{} // unanswered for the lookup timeout
 }
 
-func newOutages() *outages {
-	return &outages{servers: map[connKey]*outage{}}
-}
-
 // begin returns the server's present outage, or begins one.
 func (o *outages) begin(server connKey) *outage {
 	o.mu.Lock()

@@ -52,11 +52,7 @@ func (e *Engine) releaseLocked(q *question, r *record, now time.Time) {
 	if len(r.users) == 0 {
 		r.endLookups() // a policy may refuse the nameserver now
 	}
-	if len(r.users) == 0 && !r.busy {
-		e.retireLocked(r, now)
-	} else {
-		e.rescheduleLocked(r, now)
-	}
+	e.rescheduleLocked(r, now)
 }
 
 // retention is how long a record that nobody wants is kept, so that an owner who comes back soon
@@ -185,12 +181,15 @@ func (e *Engine) countStaleLocked(q *question, before, after Status) {
 }
 
 // rescheduleLocked sets the record's next lookup to the earliest time that any of its users wants.
+// It retires a record without users.
 func (e *Engine) rescheduleLocked(r *record, now time.Time) {
-	if r.busy || r.up.forbidden {
+	switch {
+	case r.busy:
 		return
-	}
-	if len(r.users) == 0 {
+	case len(r.users) == 0:
 		e.retireLocked(r, now)
+		return
+	case r.up.forbidden:
 		return
 	}
 	var first time.Time

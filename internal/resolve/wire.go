@@ -99,14 +99,11 @@ func decode(raw []byte, id uint16, name string, t qtype) (answer, error) {
 // checkQuestion checks that the message repeats the question, and returns the offset behind the
 // question section.
 func checkQuestion(raw []byte, name string, t qtype, rcode int) (int, error) {
-	switch binary.BigEndian.Uint16(raw[4:]) {
-	case 1:
-	case 0: // some servers refuse without repeating the question
-		if !decisive(rcode) {
-			return headerBytes, nil
-		}
-		return 0, errMalformed
-	default:
+	questions := binary.BigEndian.Uint16(raw[4:])
+	if questions == 0 && !decisive(rcode) { // some servers refuse without repeating the question
+		return headerBytes, nil
+	}
+	if questions != 1 {
 		return 0, errMalformed
 	}
 

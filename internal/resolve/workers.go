@@ -102,7 +102,8 @@ func (e *Engine) finish(j job, found result, took time.Duration) map[types.Names
 		return nil
 	}
 
-	e.metrics.observe(found, took)
+	e.metrics.lookups.WithLabelValues(found.label()).Inc()
+	e.metrics.duration.Observe(took.Seconds())
 	r.slow = took >= slowLookup
 	before := r.kind
 	changed := e.applyLocked(r, found, now)

@@ -186,7 +186,7 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 		}
 	}
 	for j, name := range r.Hostnames {
-		if validHostname(name) {
+		if len(name) <= maxHostname && hostname.MatchString(name) {
 			c.hostnames[name] = append(c.hostnames[name], id)
 			c.targets.add(id)
 		} else {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"iter"
 	"regexp"
 	"strings"
 )
@@ -18,8 +19,6 @@ var hostname = regexp.MustCompile(`^(\*|` + label + `)(\.` + label + `)+$`)
 const label = `[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?`
 
 const maxHostname = 253
-
-func validHostname(h string) bool { return len(h) <= maxHostname && hostname.MatchString(h) }
 
 // newNames indexes the rules by hostname; always are the rules without hostnames.
 func newNames(rules map[string][]int, always set, p *pool) names {
@@ -52,7 +51,7 @@ func newNames(rules map[string][]int, always set, p *pool) names {
 }
 
 // parents yields the rest of name behind each of its dots, the longest first.
-func parents(name string) func(yield func(string) bool) {
+func parents(name string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for {
 			_, rest, ok := strings.Cut(name, ".")

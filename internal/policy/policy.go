@@ -187,16 +187,13 @@ func (s *Set) SameKinds(other *Set, a netip.Addr) bool {
 
 // Nameserver decides about one of spec.dns.nameservers.
 func (v *View) Nameserver(ns netip.AddrPort) Decision {
-	listing := func(a netip.Addr) set { return v.set.listing(netip.AddrPortFrom(a, ns.Port())) }
+	listing := func(a netip.Addr) set {
+		for _, port := range [...]uint16{ns.Port(), 0} {
+			if rules, ok := v.set.nameservers[netip.AddrPortFrom(a, port)]; ok {
+				return rules
+			}
+		}
+		return v.set.nothing
+	}
 	return v.decide(question{reach: v.set.reach(ns.Addr(), listing, v.set.nothing), names: v.set.everything})
-}
-
-func (s *Set) listing(ns netip.AddrPort) set {
-	if rules, ok := s.nameservers[ns]; ok {
-		return rules
-	}
-	if rules, ok := s.nameservers[netip.AddrPortFrom(ns.Addr(), 0)]; ok {
-		return rules
-	}
-	return s.nothing
 }

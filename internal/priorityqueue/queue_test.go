@@ -71,6 +71,23 @@ func TestRemovedItemsAreInNoQueue(t *testing.T) {
 	}
 }
 
+// TestPopUntilStopsBehindTheLimit pops the items whose keys are at most 4.
+func TestPopUntilStopsBehindTheLimit(t *testing.T) {
+	items := make([]item, 10)
+	var queue Queue[number, *item]
+	for i := range items {
+		queue.Set(&items[i], number(i*7%10))
+	}
+	for want := number(0); want <= 4; want++ {
+		if it, key, ok := queue.PopUntil(4); !ok || key != want || it.position != 0 {
+			t.Errorf("got key %d at position %d, %v, want key %d", key, it.position, ok, want)
+		}
+	}
+	if _, _, ok := queue.PopUntil(4); ok || queue.Len() != 5 {
+		t.Errorf("%d items are left, want 5", queue.Len())
+	}
+}
+
 // BenchmarkQueue gives the first of 100,000 items a later key.
 func BenchmarkQueue(b *testing.B) {
 	items := make([]item, 100_000)

@@ -141,16 +141,14 @@ type lateAsker struct {
 	count  int
 }
 
-func (l *lateAsker) ask(
-	ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype,
-) (answer, error) {
+func (l *lateAsker) ask(ctx context.Context, up *upstream, server netip.AddrPort, q query) (answer, error) {
 	now := time.Now()
 	l.engine.mu.Lock()
-	r := l.engine.records[recordKey{name: name, t: t, upstream: up.key}]
+	r := l.engine.records[recordKey{name: q.name, t: q.t, upstream: up.key}]
 	due := l.begin
-	for q := range r.users { // a record of this benchmark has one user
+	for user := range r.users { // a record of this benchmark has one user
 		if r.kind != kindNone {
-			due = r.refreshAt(q.owner.settings, q.needs(r, now), r.jitter())
+			due = r.refreshAt(user.owner.settings, user.needs(r, now), r.jitter())
 		}
 	}
 	l.engine.mu.Unlock()
@@ -158,7 +156,7 @@ func (l *lateAsker) ask(
 	l.count++
 	l.late = append(l.late, now.Sub(due))
 	l.mu.Unlock()
-	return l.asker.ask(ctx, up, server, name, t)
+	return l.asker.ask(ctx, up, server, q)
 }
 
 // BenchmarkNames refreshes names with a TTL of 30 s for a minute and reports their cost. For

@@ -31,8 +31,8 @@ func newFakeDNS() *fakeDNS {
 
 var typeNames = map[qtype]string{typeA: "A", typeAAAA: "AAAA", typeSRV: "SRV"}
 
-func (f *fakeDNS) ask(ctx context.Context, _ *upstream, server netip.AddrPort, name string, t qtype) (answer, error) {
-	key := name + " " + typeNames[t]
+func (f *fakeDNS) ask(ctx context.Context, _ *upstream, server netip.AddrPort, q query) (answer, error) {
+	key := q.name + " " + typeNames[q.t]
 	f.mu.Lock()
 	reply := f.zone[key]
 	f.asked[key]++

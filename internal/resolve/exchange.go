@@ -18,7 +18,7 @@ import (
 
 // asker asks one server one question. It returns the answer, or why there is none.
 type asker interface {
-	ask(ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype) (answer, error)
+	ask(ctx context.Context, up *upstream, server netip.AddrPort, q query) (answer, error)
 	close()
 }
 
@@ -100,12 +100,10 @@ func newExchanger() *exchanger {
 
 // ask sends the question with EDNS0, and once more without it where the server doesn't know that.
 // Over UDP, it turns to TCP when the answer is truncated.
-func (x *exchanger) ask(
-	ctx context.Context, up *upstream, server netip.AddrPort, name string, t qtype,
-) (answer, error) {
-	a, err := x.askOnce(ctx, up, server, query{name, t}, true)
+func (x *exchanger) ask(ctx context.Context, up *upstream, server netip.AddrPort, q query) (answer, error) {
+	a, err := x.askOnce(ctx, up, server, q, true)
 	if err == nil && intolerant(a.rcode) {
-		return x.askOnce(ctx, up, server, query{name, t}, false)
+		return x.askOnce(ctx, up, server, q, false)
 	}
 	return a, err
 }

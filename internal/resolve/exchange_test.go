@@ -294,7 +294,7 @@ func TestQueryEndsWithItsContext(t *testing.T) {
 			defer x.close()
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
-			_, err := x.ask(ctx, &upstream{transport: c.transport}, srv.addr, "a.example.com", typeA)
+			_, err := x.ask(ctx, &upstream{transport: c.transport}, srv.addr, query{"a.example.com", typeA})
 			if err == nil || causeOf(err) != c.want {
 				t.Errorf("%v", err)
 			}
@@ -407,7 +407,7 @@ func TestConnectionsAreReused(t *testing.T) {
 		x := newExchanger()
 		up := &upstream{servers: []netip.AddrPort{srv.addr}, transport: TCP}
 		for i := range 5 {
-			if _, err := x.ask(t.Context(), up, srv.addr, "a.example.com", typeA); err != nil {
+			if _, err := x.ask(t.Context(), up, srv.addr, query{"a.example.com", typeA}); err != nil {
 				t.Errorf("query %d: %v", i, err)
 			}
 		}
@@ -441,7 +441,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	var wg sync.WaitGroup
 	for range queries {
 		wg.Go(func() {
-			if _, err := x.ask(t.Context(), up, srv.addr, "a.example.com", typeA); err != nil {
+			if _, err := x.ask(t.Context(), up, srv.addr, query{"a.example.com", typeA}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -25,7 +25,7 @@ type servers struct {
 	asks    []string
 }
 
-func (s *servers) ask(ctx context.Context, _ *upstream, addr netip.AddrPort, _ string, _ qtype) (answer, error) {
+func (s *servers) ask(ctx context.Context, _ *upstream, addr netip.AddrPort, _ query) (answer, error) {
 	last := addr.Addr().As4()[3]
 	s.mu.Lock()
 	s.asks = append(s.asks, fmt.Sprintf("%v:%d", time.Since(bubbleStart), last))

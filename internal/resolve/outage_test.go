@@ -27,16 +27,16 @@ func newByServer(reply func(last byte, name string) reply) *byServer {
 	return &byServer{reply: reply, asked: map[byte]map[string]int{}, inFlight: map[byte]int{}, most: map[byte]int{}}
 }
 
-func (s *byServer) ask(ctx context.Context, _ *upstream, addr netip.AddrPort, name string, _ qtype) (answer, error) {
+func (s *byServer) ask(ctx context.Context, _ *upstream, addr netip.AddrPort, q query) (answer, error) {
 	last := addr.Addr().As4()[3]
 	s.mu.Lock()
 	if s.asked[last] == nil {
 		s.asked[last] = map[string]int{}
 	}
-	s.asked[last][name]++
+	s.asked[last][q.name]++
 	s.inFlight[last]++
 	s.most[last] = max(s.most[last], s.inFlight[last])
-	reply := s.reply(last, name)
+	reply := s.reply(last, q.name)
 	s.mu.Unlock()
 
 	defer func() {

@@ -180,7 +180,7 @@ func (l *lookuper) run(
 	u := &runner{race: r}
 	u.ctx, u.cancel = context.WithDeadline(ctx, deadline)
 	u.ask = func(ctx context.Context, server netip.AddrPort) (answer, error) {
-		a, err := l.ask(ctx, up, server, q.name, q.t)
+		a, err := l.ask(ctx, up, server, q)
 		if ctx.Err() == nil && !(outcome{answer: a, err: err}).unanswered() {
 			l.outages.end(up.connKey(server))
 		}

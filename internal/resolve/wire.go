@@ -217,28 +217,18 @@ func (s *sections) add(section int, rr dns.RR, h recordHeader) error {
 	if h.bytes == 0 && section < 2 { // the library takes this for the placeholder of a dynamic update
 		return errMalformed
 	}
-	if opt, ok := rr.(*dns.OPT); ok {
-		s.extendedRcode = opt.ExtendedRcode()
-		return nil
-	}
 
 	r := owned{name: plain(rr.Header().Name), ttl: ttlOf(rr.Header().Ttl)}
-	if soa, ok := rr.(*dns.SOA); ok {
-		r.ttl = min(r.ttl, ttlOf(soa.Minttl)) // RFC 2308 section 5
+	switch rr := rr.(type) {
+	case *dns.OPT:
+		s.extendedRcode = rr.ExtendedRcode()
+		return nil
+	case *dns.SOA:
+		r.ttl = min(r.ttl, ttlOf(rr.Minttl)) // RFC 2308 section 5
 		s.soa = append(s.soa, r)
 		return nil
-	}
-	if cname, ok := rr.(*dns.CNAME); ok && h.class == dns.ClassINET {
-		r.host = plain(cname.Target)
-		s.aliases = append(s.aliases, r)
-		return nil
-	}
-	if h.rrtype != uint16(s.t) || h.class != dns.ClassINET {
-		s.stray = true
-		return nil
-	}
-
-	switch rr := rr.(type) {
+	case *dns.CNAME:
+		r.host = plain(rr.Target)
 	case *dns.A:
 		r.ip = netip.AddrFrom4([4]byte(rr.A.To4()))
 	case *dns.AAAA:
@@ -246,7 +236,15 @@ func (s *sections) add(section int, rr dns.RR, h recordHeader) error {
 	case *dns.SRV:
 		r.host, r.port, r.priority = plain(rr.Target), rr.Port, rr.Priority
 	}
-	s.records = append(s.records, r)
+
+	switch {
+	case h.class == dns.ClassINET && h.rrtype == dns.TypeCNAME:
+		s.aliases = append(s.aliases, r)
+	case h.class == dns.ClassINET && h.rrtype == uint16(s.t):
+		s.records = append(s.records, r)
+	default:
+		s.stray = true
+	}
 	return nil
 }
 

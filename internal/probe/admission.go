@@ -89,7 +89,7 @@ func (l *loop) beginLocked(t *target, slow bool, now instant) {
 		return
 	}
 	o := t.owner
-	needless := t.machine.inFlight > 0 && t.machine.next(o.rules, t.phase(), now) > now
+	needless := t.machine.inFlight > 0 && t.machine.next(o.rules, t.offset(), now) > now
 	if !o.suspended && !needless {
 		l.metrics.begun(o.handler.kind, now-t.due, o.rules.period)
 		a := l.newAttemptLocked(t, now)
@@ -113,7 +113,7 @@ func (l *loop) newAttemptLocked(t *target, now instant) *attempt {
 	t.machine = t.machine.start(now.Truncate(tick))
 	a := &attempt{
 		target: t, handler: t.owner.handler, endpoint: t.Endpoint,
-		keep: rules.period <= maxKeptPeriod, since: replacedAt(now, t.phase()), generation: t.machine.generation,
+		keep: rules.period <= maxKeptPeriod, since: replacedAt(now, t.offset()), generation: t.machine.generation,
 		started: now, deadline: now + rules.timeout, next: t.attempts,
 	}
 	t.attempts = a

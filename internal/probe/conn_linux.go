@@ -13,7 +13,7 @@ import (
 // conn is a connection to one target.
 type conn struct {
 	socket   socket
-	phase    connPhase
+	state    connState
 	closing  bool // the peer has closed it, or it is broken
 	target   *target
 	attempt  *attempt // nil between probes, and where the probe was given up during the handshake
@@ -28,10 +28,10 @@ type conn struct {
 	handshakeErr error // how its handshake ended
 }
 
-type connPhase uint8
+type connState uint8
 
 const (
-	connecting connPhase = iota
+	connecting connState = iota
 	handshaking
 	talking
 	idle
@@ -65,7 +65,7 @@ func (p *poller) connected(c *conn) {
 		p.converse(c)
 		return
 	}
-	c.phase, c.socket.gate = handshaking, newGate()
+	c.state, c.socket.gate = handshaking, newGate()
 	c.tls = c.handler.secure(&c.socket, c.attempt.endpoint)
 	p.handshakes.Go(func() {
 		c.handshakeErr = c.tls.establish()
@@ -90,11 +90,11 @@ func (p *poller) takeHandshaken() {
 		case c.handshakeErr != nil:
 			p.finish(c, done(c.tls.outcome(c.handshakeErr)))
 		case c.handler.waitsForNothing():
-			c.phase = talking
+			c.state = talking
 			p.finish(c, done(succeeded))
 		default:
 			p.converse(c)
-			if c.phase == talking {
+			if c.state == talking {
 				p.read(c) // epoll does not announce again what has come meanwhile
 			}
 		}
@@ -103,7 +103,7 @@ func (p *poller) takeHandshaken() {
 
 // converse begins the first probe over an open connection.
 func (p *poller) converse(c *conn) {
-	c.phase = talking
+	c.state = talking
 	c.exchange = c.handler.exchange(c.attempt.endpoint)
 	if c.exchange == nil {
 		p.finish(c, done(succeeded))
@@ -114,7 +114,7 @@ func (p *poller) converse(c *conn) {
 
 // send begins a probe over a connection that may have carried others.
 func (p *poller) send(c *conn) {
-	c.phase = talking
+	c.state = talking
 	c.uses++
 	var enough bool
 	p.out, enough = c.exchange.begin(p.out[:0])
@@ -156,7 +156,7 @@ func (p *poller) read(c *conn) {
 // finish ends the probe that c carries. Between probes it ends the connection.
 func (p *poller) finish(c *conn, a answer) {
 	t := c.target
-	if c.phase == idle {
+	if c.state == idle {
 		t.closes++
 		p.shut(c)
 		p.events.hints = append(p.events.hints, t)
@@ -173,7 +173,7 @@ func (p *poller) finish(c *conn, a answer) {
 	p.ended(attempt, a.outcome)
 	if a.keep && a.outcome.result == success && attempt.keep && !c.closing &&
 		t.closes < maxCloses && t.kept == nil && p.kept < p.maxKept && c.socket.handshakeBytes <= maxKeptHandshake {
-		c.phase, t.kept = idle, c
+		c.state, t.kept = idle, c
 		p.kept++
 		return
 	}

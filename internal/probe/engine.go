@@ -62,7 +62,7 @@ type target struct {
 // Position implements priorityqueue.Item.
 func (t *target) Position() *priorityqueue.Position { return &t.position }
 
-func (t *target) phase() uint64 { return phaseOf(t.owner.key, t.ID) }
+func (t *target) offset() uint64 { return offsetOf(t.owner.key, t.ID) }
 
 // New returns an engine. It records what Sync sets, and probes once it is started.
 func New(options Options) *Engine {
@@ -204,7 +204,7 @@ func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 // addLocked gives t a machine, and schedules its first probe.
 func (e *Engine) addLocked(t *target) {
 	now := e.now()
-	t.machine = machine{rawVerdict: t.Seed}.spread(t.owner.rules, t.phase(), now)
+	t.machine = machine{rawVerdict: t.Seed}.spread(t.owner.rules, t.offset(), now)
 	e.sight.judged(&t.witness, t.origin(), t.Seed == Healthy)
 	e.scheduleLocked(t, now)
 }
@@ -225,7 +225,7 @@ func (e *Engine) updateLocked(t *target, endpoint *Endpoint, difference change) 
 	}
 	if difference > nothing {
 		now := e.now()
-		t.machine = t.machine.spread(t.owner.rules, t.phase(), now)
+		t.machine = t.machine.spread(t.owner.rules, t.offset(), now)
 		e.scheduleLocked(t, now)
 	}
 	return difference > nothing
@@ -252,9 +252,9 @@ func (e *Engine) scheduleLocked(t *target, now instant) {
 	case t.owner.suspended:
 		t.due = never
 	case e.sight.blind && t.witness.last == silence:
-		t.due = t.machine.regular(t.owner.rules, t.phase(), now)
+		t.due = t.machine.regular(t.owner.rules, t.offset(), now)
 	default:
-		t.due = t.machine.next(t.owner.rules, t.phase(), now)
+		t.due = t.machine.next(t.owner.rules, t.offset(), now)
 	}
 	e.due.set(t, min(t.due, t.machine.settlesAt()))
 }

@@ -161,13 +161,13 @@ func (p *poller) handle(event unix.EpollEvent) {
 	}
 	c.closing = c.closing || event.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
 	readable := event.Events&unix.EPOLLIN != 0 || c.closing
-	switch c.phase {
+	switch c.state {
 	case connecting:
 		if event.Events&unix.EPOLLOUT == 0 && !c.closing {
 			return
 		}
 		p.connected(c)
-		if readable && c.phase == talking {
+		if readable && c.state == talking {
 			p.read(c)
 		}
 	case handshaking:
@@ -204,11 +204,11 @@ func (p *poller) expire(a *attempt) outcome {
 	switch c := a.conn; {
 	case c == nil:
 		o = outcome{} // the probe waits to dial again
-	case c.phase == handshaking && !c.socket.gate.waiting.Load():
+	case c.state == handshaking && !c.socket.gate.waiting.Load():
 		o = outcome{} // the peer has answered, and this process is slow
-	case c.phase == handshaking && c.tls.accepted.Load():
+	case c.state == handshaking && c.tls.accepted.Load():
 		o = succeeded
-	case c.phase == talking:
+	case c.state == talking:
 		o = c.exchange.cut(os.ErrDeadlineExceeded).outcome
 	}
 	p.cancel(a)
@@ -222,7 +222,7 @@ func (p *poller) cancel(a *attempt) {
 		return // the probe waits to dial again
 	}
 	a.conn, c.attempt = nil, nil
-	if c.phase == handshaking {
+	if c.state == handshaking {
 		c.socket.gate.abort() // takeHandshaken closes the connection
 		return
 	}

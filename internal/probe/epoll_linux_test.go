@@ -357,18 +357,18 @@ func TestNoneKeptAfterTwoCloses(t *testing.T) {
 // lateID returns an ID whose first regular probe, with a period of 59 s, comes late in an
 // engine's life.
 func lateID() ID {
-	return findID(func(phase uint64) bool { return slot(epochOffset, 59*sec, phase) > epochOffset+50*sec })
+	return findID(func(offset uint64) bool { return slot(epochOffset, 59*sec, offset) > epochOffset+50*sec })
 }
 
 // steadyID returns an ID whose connection is not replaced early in an engine's life.
 func steadyID() ID {
-	return findID(func(phase uint64) bool { return replacedAt(epochOffset+8*sec, phase) < epochOffset })
+	return findID(func(offset uint64) bool { return replacedAt(epochOffset+8*sec, offset) < epochOffset })
 }
 
-func findID(suits func(phase uint64) bool) ID {
+func findID(suits func(offset uint64) bool) ID {
 	for i := 0; ; i++ {
 		id := ID{Target: fmt.Sprint(i)}
-		if suits(phaseOf(owner1, id)) {
+		if suits(offsetOf(owner1, id)) {
 			return id
 		}
 	}
@@ -623,7 +623,7 @@ func useUpFiles(t *testing.T) (restore func()) {
 // time. That is not a failure of the peer.
 func TestSlowProcessFailsNoHandshake(t *testing.T) {
 	for answered, want := range map[bool]outcome{false: failed(ReasonTimeout), true: {}} {
-		c := &conn{phase: handshaking, socket: socket{gate: newGate()}, tls: new(session)}
+		c := &conn{state: handshaking, socket: socket{gate: newGate()}, tls: new(session)}
 		p := &poller{files: []file{{conn: c}}, wakeFD: -1}
 		c.socket.gate.waiting.Store(true) // as its goroutine has left it
 		if answered {
@@ -638,7 +638,7 @@ func TestSlowProcessFailsNoHandshake(t *testing.T) {
 	}
 }
 
-// TestNothingLeaks ends an engine with probes in every phase. No goroutine, socket or TIME_WAIT
+// TestNothingLeaks ends an engine with probes in every state. No goroutine, socket or TIME_WAIT
 // is left.
 func TestNothingLeaks(t *testing.T) {
 	root := newCertificates(t)

@@ -88,7 +88,7 @@ func (p *poller) shed() bool {
 	}
 	for p.kept > 0 {
 		p.lastShed = (p.lastShed + 1) % len(p.files)
-		if c := p.files[p.lastShed].conn; c != nil && c.phase == idle {
+		if c := p.files[p.lastShed].conn; c != nil && c.state == idle {
 			p.detach(c)
 			p.closeSocket(c.socket.fd)
 			return true
@@ -120,12 +120,12 @@ func (p *poller) shut(c *conn) {
 
 // detach removes c from its target and from the poller. Its socket stays open.
 func (p *poller) detach(c *conn) {
-	if c.phase == idle {
+	if c.state == idle {
 		p.unkeep(c)
 	}
-	if c.tls != nil && c.phase != handshaking && !c.closing {
+	if c.tls != nil && c.state != handshaking && !c.closing {
 		_ = c.tls.CloseWrite() // sends close_notify, which ends a session in order
 	}
-	c.phase = closed
+	c.state = closed
 	p.files[c.socket.fd].conn = nil
 }

@@ -88,9 +88,9 @@ type machine struct {
 // spread delays a probe that would begin at once, by a part of the confirm interval or of the
 // period, the shorter of them. So endpoints that are added or changed together do not begin
 // together.
-func (m machine) spread(r rules, phase uint64, now instant) machine {
-	if m.next(r, phase, now) <= now {
-		m.last = now + fraction(min(r.confirm, r.period), phase) - r.confirm
+func (m machine) spread(r rules, offset uint64, now instant) machine {
+	if m.next(r, offset, now) <= now {
+		m.last = now + fraction(min(r.confirm, r.period), offset) - r.confirm
 	}
 	return m
 }
@@ -215,13 +215,13 @@ func (m machine) turnsUnhealthy(after machine) bool {
 }
 
 // next returns when the next probe begins. It returns never where a probe in flight has to end
-// first. phase is that of the endpoint.
+// first. offset is that of the endpoint.
 //
 // While the verdict is in doubt one probe begins in each confirm interval, whether or not the one
 // before has ended. No more are in flight than the verdict may still need. Without doubt one
 // probe begins in each period. A Healthy endpoint is in doubt while a probe is unanswered, too,
 // unless a probe that began earlier has succeeded since.
-func (m machine) next(r rules, phase uint64, now instant) instant {
+func (m machine) next(r rules, offset uint64, now instant) instant {
 	var doubt, needed bool
 	inFlight := int(m.inFlight)
 	switch m.rawVerdict {
@@ -242,16 +242,16 @@ func (m machine) next(r rules, phase uint64, now instant) instant {
 	case doubt:
 		return m.last + r.confirm
 	default:
-		return slot(max(m.last, now), r.period, phase)
+		return slot(max(m.last, now), r.period, offset)
 	}
 }
 
 // regular returns when the next probe begins where there is no doubt: one in each period.
-func (m machine) regular(r rules, phase uint64, now instant) instant {
+func (m machine) regular(r rules, offset uint64, now instant) instant {
 	if m.inFlight > 0 {
 		return never
 	}
-	return slot(max(m.last, now), r.period, phase)
+	return slot(max(m.last, now), r.period, offset)
 }
 
 // settlesAt returns when settle has something to publish, or never.

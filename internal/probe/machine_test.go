@@ -317,7 +317,9 @@ func TestDetectionTimeIsBounded(t *testing.T) {
 }
 
 // simulate runs one machine against a peer until it is Unhealthy, and returns when that is.
-func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(instant) (outcome, time.Duration)) instant {
+func simulate(
+	t *testing.T, r rules, offset uint64, death instant, peer func(instant) (outcome, time.Duration),
+) instant {
 	t.Helper()
 	type end struct {
 		at         instant
@@ -325,10 +327,10 @@ func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(inst
 		outcome
 	}
 	now := epochOffset
-	m := machine{rawVerdict: Healthy}.spread(r, phase, now)
+	m := machine{rawVerdict: Healthy}.spread(r, offset, now)
 	var flying []end
 	for m.verdict() == Healthy {
-		next := m.next(r, phase, now)
+		next := m.next(r, offset, now)
 		slices.SortStableFunc(flying, func(a, b end) int { return int(a.at - b.at) })
 		if len(flying) > r.fall {
 			t.Fatalf("%d in flight, want at most %d", len(flying), r.fall)
@@ -353,20 +355,20 @@ func simulate(t *testing.T, r rules, phase uint64, death instant, peer func(inst
 	return now
 }
 
-// TestSlotsAreOnePeriodApart follows the regular starts of endpoints with extreme phases.
+// TestSlotsAreOnePeriodApart follows the regular starts of endpoints with extreme offsets.
 func TestSlotsAreOnePeriodApart(t *testing.T) {
-	for _, phase := range []uint64{0, 1, 1 << 63, 1<<64 - 1} {
+	for _, offset := range []uint64{0, 1, 1 << 63, 1<<64 - 1} {
 		for _, period := range []time.Duration{100 * ms, sec, time.Hour} {
 			at := epochOffset
-			first := slot(at, period, phase)
+			first := slot(at, period, offset)
 			if first <= at || first > at+period {
-				t.Fatalf("phase %d, period %v: first slot %v after %v", phase, period, first, at)
+				t.Fatalf("offset %d, period %v: first slot %v after %v", offset, period, first, at)
 			}
-			if again := slot(first, period, phase); again != first+period {
-				t.Errorf("phase %d, period %v: %v follows %v", phase, period, again, first)
+			if again := slot(first, period, offset); again != first+period {
+				t.Errorf("offset %d, period %v: %v follows %v", offset, period, again, first)
 			}
-			if before := slot(first-1, period, phase); before != first {
-				t.Errorf("phase %d, period %v: slot after %v is %v, want %v", phase, period, first-1, before, first)
+			if before := slot(first-1, period, offset); before != first {
+				t.Errorf("offset %d, period %v: slot after %v is %v, want %v", offset, period, first-1, before, first)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are the engine's series. They carry no object labels.
@@ -16,26 +17,27 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
-	total := prometheus.NewCounterVec(prometheus.CounterOpts{
+	factory := promauto.With(registerer) // it registers nothing where registerer is nil
+	total := factory.NewCounterVec(prometheus.CounterOpts{
 		Name: "externalbackend_probe_total",
 		Help: "Probes that ended, by type and result; unknown are those that could not be run, regular ones that came too late among them.",
 	}, []string{"type", "result"})
-	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	duration := factory.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "externalbackend_probe_duration_seconds",
 		Help:    "Time from the start of a probe to its success or failure.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 	}, []string{"type"})
 	m := &metrics{
-		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
+		lateness: factory.NewHistogram(prometheus.HistogramOpts{
 			Name:    "externalbackend_probe_lateness_seconds",
 			Help:    "Time from when a probe was due to when it began.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+		inFlight: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "externalbackend_probes_in_flight",
 			Help: "Probes that have begun and not ended.",
 		}),
-		blind: prometheus.NewGauge(prometheus.GaugeOpts{
+		blind: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "externalbackend_prober_blind",
 			Help: "1 while nearly all endpoints are silent, so that silence makes none Unhealthy; else 0.",
 		}),
@@ -45,9 +47,6 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		for r, name := range [...]string{unknown: "unknown", success: "success", failure: "failure"} {
 			m.total[k][r] = total.WithLabelValues(k.String(), name)
 		}
-	}
-	if registerer != nil {
-		registerer.MustRegister(total, duration, m.lateness, m.inFlight, m.blind)
 	}
 	return m
 }

@@ -11,35 +11,35 @@ import (
 )
 
 // slot returns the first regular start after t. The regular starts of an endpoint are one period
-// apart, and its phase alone decides where in the period they are. So endpoints do not bunch,
+// apart, and its offset alone decides where in the period they are. So endpoints do not bunch,
 // whatever happens to many of them at once. A start is at a tick of the loop, because the loop
 // begins no probe between two ticks.
-func slot(t instant, period time.Duration, phase uint64) instant {
-	offset := fraction(period, phase).Truncate(tick)
-	n := (t - offset) / period
-	if t < offset {
+func slot(t instant, period time.Duration, offset uint64) instant {
+	first := fraction(period, offset).Truncate(tick)
+	n := (t - first) / period
+	if t < first {
 		n--
 	}
-	return (n+1)*period + offset
+	return (n+1)*period + first
 }
 
 // replacedAt returns the last time, up to t, at which an endpoint's kept connection had to be
 // replaced. A connection that was dialled earlier carries no further probes. These times are
 // maxReuse apart. They are spread like the regular starts, but not in step with them, so
 // endpoints that were added together do not dial together for ever.
-func replacedAt(t instant, phase uint64) instant {
-	return slot(t, maxReuse, bits.RotateLeft64(phase, 32)) - maxReuse
+func replacedAt(t instant, offset uint64) instant {
+	return slot(t, maxReuse, bits.RotateLeft64(offset, 32)) - maxReuse
 }
 
-// fraction returns the part of d that phase stands for. It is at least 0 and less than d.
-func fraction(d time.Duration, phase uint64) time.Duration {
-	high, _ := bits.Mul64(uint64(d), phase)
+// fraction returns the part of d that offset stands for. It is at least 0 and less than d.
+func fraction(d time.Duration, offset uint64) time.Duration {
+	high, _ := bits.Mul64(uint64(d), offset)
 	return time.Duration(high)
 }
 
-// phaseOf returns an endpoint's phase. Phases are spread evenly over all values, and are the same
-// in every process.
-func phaseOf(owner types.NamespacedName, id ID) uint64 {
+// offsetOf returns an endpoint's offset. Offsets are spread evenly over all values, and are the
+// same in every process.
+func offsetOf(owner types.NamespacedName, id ID) uint64 {
 	h := fnv.New64a()
 	for _, s := range []string{owner.Namespace, owner.Name, id.Target} {
 		h.Write([]byte(s))

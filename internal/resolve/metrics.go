@@ -1,6 +1,9 @@
 package resolve
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // metrics holds the engine's series. Their labels name no object.
 type metrics struct {
@@ -10,25 +13,22 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
-	m := &metrics{
-		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+	factory := promauto.With(r) // it registers nothing where r is nil
+	return &metrics{
+		lookups: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "externalbackend_dns_lookups_total",
 			Help: "DNS lookups of one name and type, by response code, or by cause where no server answered.",
 		}, []string{"rcode"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+		duration: factory.NewHistogram(prometheus.HistogramOpts{
 			Name:    "externalbackend_dns_lookup_duration_seconds",
 			Help:    "Time of a DNS lookup, all servers and aliases together.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
-		stale: prometheus.NewGauge(prometheus.GaugeOpts{
+		stale: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "externalbackend_dns_stale_names",
 			Help: "Names that serve their last good answer because they can't be resolved now.",
 		}),
 	}
-	if r != nil {
-		r.MustRegister(m.lookups, m.duration, m.stale)
-	}
-	return m
 }
 
 // label returns the value of the label rcode. The set of values is bounded.

@@ -3,7 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"net/netip"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,21 +31,14 @@ const (
 
 // others is what the other ExternalBackends on a Service publish, and what somebody else does.
 type others struct {
-	siblings
+	// siblings are the other ExternalBackends on the Service.
+	siblings []plan.Sibling
 	foreign
 	// retainedUntil is when more slices of former siblings become removable; zero for never.
 	retainedUntil time.Time
 	// handover is what the foreign objects that may be removed publish, and what former siblings
 	// left.
 	handover []endpointslice.Endpoint
-}
-
-// siblings are the other ExternalBackends on the Service.
-type siblings struct {
-	// siblingEndpoints is what they publish, in part older siblings and in part younger ones.
-	siblingEndpoints, olderSiblingEndpoints, youngerSiblingEndpoints []endpointslice.Endpoint
-	// siblingNames has the sibling behind each of these addresses.
-	siblingNames map[netip.Addr]string
 }
 
 // foreign is what somebody else publishes behind the Service.
@@ -73,6 +66,8 @@ func (r *Reconciler) readOthers(
 	}
 	names := sliceNames(own)
 	behind = slices.DeleteFunc(behind, func(s *discoveryv1.EndpointSlice) bool { return names[s.Name] })
+	// The cache lists in no order, but a status must not change while nothing else does.
+	slices.SortFunc(behind, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	var abandoned []*discoveryv1.EndpointSlice
 	if o.siblings, abandoned, err = r.readSiblings(ctx, b, behind); err != nil {
 		return o, err
@@ -102,7 +97,7 @@ func (r *Reconciler) readOthers(
 // slices whose ExternalBackend is gone.
 func (r *Reconciler) readSiblings(
 	ctx context.Context, b *v1alpha1.ExternalBackend, behind []*discoveryv1.EndpointSlice,
-) (out siblings, abandoned []*discoveryv1.EndpointSlice, err error) {
+) (out []plan.Sibling, abandoned []*discoveryv1.EndpointSlice, err error) {
 	bySibling := map[string][]*discoveryv1.EndpointSlice{}
 	for _, s := range behind {
 		if managedByUs(s) {
@@ -111,38 +106,21 @@ func (r *Reconciler) readSiblings(
 		}
 	}
 
-	for name, theirs := range bySibling {
+	for _, name := range slices.Sorted(maps.Keys(bySibling)) {
+		theirs := bySibling[name]
 		var sibling v1alpha1.ExternalBackend
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
 		switch {
 		case apierrors.IsNotFound(err), err == nil && collected(&sibling):
 			abandoned = append(abandoned, theirs...)
 		case err != nil:
-			return out, nil, err
+			return nil, nil, err
 		default:
-			out.add(name, endpointslice.Published(theirs).Endpoints(), isOlder(&sibling, b))
+			published := endpointslice.Published(theirs).Endpoints()
+			out = append(out, plan.Sibling{Name: name, Older: isOlder(&sibling, b), Endpoints: published})
 		}
 	}
 	return out, abandoned, nil
-}
-
-// add adds what the sibling of that name publishes.
-func (o *siblings) add(name string, published []endpointslice.Endpoint, older bool) {
-	if o.siblingNames == nil {
-		o.siblingNames = make(map[netip.Addr]string, len(published))
-	}
-	for i := range published {
-		if a := published[i].Addr; o.siblingNames[a] == "" {
-			o.siblingNames[a] = name
-		}
-	}
-
-	o.siblingEndpoints = append(o.siblingEndpoints, published...)
-	if older {
-		o.olderSiblingEndpoints = append(o.olderSiblingEndpoints, published...)
-	} else {
-		o.youngerSiblingEndpoints = append(o.youngerSiblingEndpoints, published...)
-	}
 }
 
 // isOlder reports whether a was created before b.
@@ -215,7 +193,8 @@ func (o *others) classifyAbandoned(abandoned []*discoveryv1.EndpointSlice) (reta
 	for _, s := range abandoned {
 		published := endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
 		if ownerless(s) {
-			o.add(s.Labels[v1alpha1.LabelName], published, true)
+			name := s.Labels[v1alpha1.LabelName]
+			o.siblings = append(o.siblings, plan.Sibling{Name: name, Older: true, Endpoints: published})
 			continue
 		}
 		o.handover = append(o.handover, published...)

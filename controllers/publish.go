@@ -81,12 +81,10 @@ func (r *reconciliation) planSlices() slicePlan {
 	candidates := state.cache.Candidates(plan.Input{
 		Backend: r.backend, Families: traits.Families, Headless: traits.Headless, ServesPort: traits.ServesPort,
 		Answers: answers, Permit: permit(o.view), Rules: o.view, Published: published, Status: o.status,
-		SiblingEndpoints: slices.Concat(o.siblingEndpoints, state.siblingEndpoints),
-		OlderSiblings:    o.olderSiblingEndpoints, YoungerSiblings: o.youngerSiblingEndpoints, SiblingNames: o.siblingNames,
-		Probes: engines.probes, NamedAddrs: state.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes, NamedAddrs: state.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, template)
 	r.probe(&candidates)
-	state.siblingEndpoints, state.named, state.denied = o.siblingEndpoints, candidates.NamedAddrs(state.named), nil
+	state.siblings, state.named, state.denied = o.siblings, candidates.NamedAddrs(state.named), nil
 
 	publication := plan.Publish(plan.PublishInput{
 		Backend: r.backend, Published: published, State: engines.state, Tier: state.tier,

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -146,31 +147,52 @@ func TestAddressOfADeletedSiblingStaysReady(t *testing.T) {
 	}
 }
 
+// siblingAt returns an ExternalBackend on Service theirs, and its slice with 203.0.113.1 at a port.
+func siblingAt(name string, port int32, drainUntil time.Time) []client.Object {
+	b := attachedBackend(name, "theirs")
+	leaving := !drainUntil.IsZero()
+	e := endpointslice.Endpoint{
+		Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"),
+		Ports:      []endpointslice.Port{{Name: "http", Port: port, Protocol: corev1.ProtocolTCP}},
+		DrainUntil: drainUntil,
+		Conditions: endpointslice.Conditions{Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving},
+	}
+	_, changes := endpointslice.Plan(endpointslice.Template{
+		Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100,
+		Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+	}, []endpointslice.Endpoint{e}, nil, nil)
+	slice := changes.Create[0]
+	slice.UID = types.UID("uid-of-slice-of-" + name)
+	return []client.Object{b, slice}
+}
+
+// TestDuplicateAddressNamesTheSiblingOfThePort: of several siblings on one address, a message names
+// the one that publishes the same port.
+func TestDuplicateAddressNamesTheSiblingOfThePort(t *testing.T) {
+	for range 5 {
+		env := newTestEnv(t, theirService())
+		for i, name := range []string{"bar1", "bar2", "bar3"} {
+			for _, o := range siblingAt(name, 8079+int32(i), time.Time{}) {
+				env.ok(env.live.Create(t.Context(), o))
+			}
+		}
+		env.spec(strings.Replace(literalSpec, "{ports", "{serviceRef: {name: theirs}, ports", 1))
+		env.refresh()
+		env.settle()
+		a := env.backend().Status.Targets[0]
+		if a.Reason != v1alpha1.TargetReasonDuplicateAddress || !strings.Contains(a.Message, `"bar2"`) {
+			t.Errorf("target %s has reason %s: %s", a.Name, a.Reason, a.Message)
+		}
+	}
+}
+
 // TestDrainingAddressIsFreeForSiblings: an address that drains at one ExternalBackend on a Service
 // may be published by another one, older or younger.
 func TestDrainingAddressIsFreeForSiblings(t *testing.T) {
 	spec := strings.Replace(literalSpec, "{ports", "{serviceRef: {name: theirs}, drainSeconds: 600, ports", 1)
 	service := theirService()
-	sibling := func(name string, drainUntil time.Time) []client.Object {
-		b := attachedBackend(name, "theirs")
-		leaving := !drainUntil.IsZero()
-		e := endpointslice.Endpoint{
-			Target: "theirs", Addr: netip.MustParseAddr("203.0.113.1"),
-			Ports:      []endpointslice.Port{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
-			DrainUntil: drainUntil,
-			Conditions: endpointslice.Conditions{Ready: !leaving, Serving: true, Healthy: true, Terminating: leaving},
-		}
-		_, changes := endpointslice.Plan(endpointslice.Template{
-			Namespace: shop.Namespace, Service: "theirs", Backend: name, Max: 100,
-			Owner: metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
-		}, []endpointslice.Endpoint{e}, nil, nil)
-		slice := changes.Create[0]
-		slice.UID = "uid-of-sibling-1"
-		return []client.Object{b, slice}
-	}
-
 	t.Run("ours takes an older one's", func(t *testing.T) {
-		env := newTestEnv(t, append(sibling("bar", time.Now().Add(10*time.Minute)), service.DeepCopy())...)
+		env := newTestEnv(t, append(siblingAt("bar", 8080, time.Now().Add(10*time.Minute)), service.DeepCopy())...)
 		setVerdict(probe.Healthy, 1, 3)(env)
 		env.spec(spec)
 		env.settle()
@@ -190,7 +212,7 @@ func TestDrainingAddressIsFreeForSiblings(t *testing.T) {
 			t.Fatalf("what has left spec is published as %+v", draining)
 		}
 
-		for _, o := range sibling("zoo", time.Time{}) {
+		for _, o := range siblingAt("zoo", 8080, time.Time{}) {
 			env.ok(env.live.Create(t.Context(), o))
 		}
 		env.settle()

@@ -51,9 +51,9 @@ type planningState struct {
 	refs            references
 	// publishNotReady is publishNotReadyAddresses of the Service when it was there last.
 	publishNotReady bool
-	// siblingEndpoints is what siblings published the last time. A sibling that hands an address
-	// over has just stopped to publish it.
-	siblingEndpoints []endpointslice.Endpoint
+	// siblings are those of the last plan. A sibling that hands an address over has just stopped to
+	// publish it.
+	siblings []plan.Sibling
 	// goneSince says since when the former ExternalBackends of retained slices are known to be
 	// gone.
 	goneSince map[string]time.Time

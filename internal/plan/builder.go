@@ -16,7 +16,7 @@ type builder struct {
 	addresses []addressState
 	// commonPorts are the ports of targets without ports of their own.
 	commonPorts []Port
-	// siblings are Input.SiblingEndpoints by address.
+	// siblings are the endpoints of siblings by address.
 	siblings map[netip.Addr]*Endpoint
 	// states are the states of the targets in Status.
 	states map[string]v1alpha1.TargetState
@@ -45,10 +45,12 @@ func newBuilder(in Input) *builder {
 	b.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
 	b.out.Endpoints = make([]Endpoint, 0, n)
 	b.out.origins = make([]origin, 0, n)
-	b.siblings = make(map[netip.Addr]*Endpoint, len(in.SiblingEndpoints))
-	for i := range in.SiblingEndpoints {
-		if e := &in.SiblingEndpoints[i]; b.siblings[e.Addr] == nil {
-			b.siblings[e.Addr] = e
+	b.siblings = map[netip.Addr]*Endpoint{}
+	for _, s := range slices.Concat(in.Siblings, in.FormerSiblings) {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; b.siblings[e.Addr] == nil {
+				b.siblings[e.Addr] = e
+			}
 		}
 	}
 	b.states = make(map[string]v1alpha1.TargetState, len(in.Status.Targets))

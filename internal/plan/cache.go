@@ -74,7 +74,10 @@ func (pc *Cache) Slices(c *Candidates, conditions []Conditions) endpointslice.Ch
 
 // alone reports whether nobody else decides what the ExternalBackend may publish. What is published
 // beside it says something only of addresses that it does not publish yet.
-func alone(in *Input) bool { return len(in.OlderSiblings) == 0 && !in.Published.HasHandover() }
+func alone(in *Input) bool {
+	claims := func(s Sibling) bool { return s.Older && len(s.Endpoints) > 0 }
+	return !slices.ContainsFunc(in.Siblings, claims) && !in.Published.HasHandover()
+}
 
 func inputsOf(in *Input) *inputs {
 	now := &inputs{

@@ -70,7 +70,7 @@ func (l *life) run(cache *Cache, probes []Probe, existing []*discoveryv1.Endpoin
 		ServesPort: func(p *v1alpha1.Port) bool { return p.Name != l.lacking },
 		Answers:    l.answers,
 		Permit:     func(_ string, a netip.Addr, _ []Port) Refusal { return l.denied[a] }, Rules: l.rules,
-		Published: published, SiblingEndpoints: l.siblings, OlderSiblings: l.older,
+		Published: published, Siblings: []Sibling{{Older: true, Endpoints: l.older}}, FormerSiblings: []Sibling{{Endpoints: l.siblings}},
 		Probes: l.probes, NamedAddrs: l.named, Max: l.limit, Now: l.now,
 	}, l.template)
 	l.reused = c.layout != nil

@@ -236,6 +236,7 @@ func (b *builder) resolveConflicts() []int32 {
 // siblingClaim is what a sibling publishes at an address, and wins over us. overDraining reports
 // whether it wins only over draining endpoints.
 type siblingClaim struct {
+	sibling      string
 	ports        []Port
 	overDraining bool
 }
@@ -244,14 +245,13 @@ type siblingClaim struct {
 // endpoints, or over draining ones if they drain themselves. Those of younger siblings win over
 // draining endpoints, unless they drain themselves.
 func (b *builder) siblingClaims() map[netip.Addr][]siblingClaim {
-	claims := make(map[netip.Addr][]siblingClaim, len(b.OlderSiblings)+len(b.YoungerSiblings))
-	for i := range b.OlderSiblings {
-		e := &b.OlderSiblings[i]
-		claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overDraining: e.Leaving()})
-	}
-	for i := range b.YoungerSiblings {
-		if e := &b.YoungerSiblings[i]; !e.Leaving() {
-			claims[e.Addr] = append(claims[e.Addr], siblingClaim{ports: e.Ports, overDraining: true})
+	claims := map[netip.Addr][]siblingClaim{}
+	for _, s := range b.Siblings {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; s.Older || !e.Leaving() {
+				claim := siblingClaim{sibling: s.Name, ports: e.Ports, overDraining: !s.Older || e.Leaving()}
+				claims[e.Addr] = append(claims[e.Addr], claim)
+			}
 		}
 	}
 	return claims
@@ -284,7 +284,7 @@ func (b *builder) winnerOver(e *Endpoint, o *origin, claims []siblingClaim) stri
 	}
 	for _, c := range claims {
 		if (!c.overDraining || e.Leaving()) && portsConflict(c.ports, e.Ports) {
-			return fmt.Sprintf("ExternalBackend %q", b.SiblingNames[e.Addr])
+			return fmt.Sprintf("ExternalBackend %q", c.sibling)
 		}
 	}
 	return ""

@@ -258,8 +258,7 @@ func TestResolveConflicts(t *testing.T) {
 			name:    "an older sibling wins, and has a name for people",
 			targets: []v1alpha1.Target{literal("a", ".1"), literal("b", ".2")},
 			change: func(in *Input) {
-				in.OlderSiblings = []Endpoint{at("theirs", ".1")}
-				in.SiblingNames = map[netip.Addr]string{addr(".1"): "older"}
+				in.Siblings = []Sibling{{Name: "older", Older: true, Endpoints: []Endpoint{at("theirs", ".1")}}}
 			},
 			want:      []string{"b .2"},
 			wantNotes: []string{`a: 1 duplicate of ExternalBackend "older"`},
@@ -302,11 +301,7 @@ func TestDrainingEndpointLosesToSiblings(t *testing.T) {
 			if tt.sibling == drains {
 				sibling[0] = leavingAt("theirs", ".1", time.Minute)
 			}
-			if tt.siblingOlder {
-				in.OlderSiblings = sibling
-			} else {
-				in.YoungerSiblings = sibling
-			}
+			in.Siblings = []Sibling{{Older: tt.siblingOlder, Endpoints: sibling}}
 			c := buildCandidates(in)
 			expectEndpoints(t, c.Endpoints, want...)
 		})

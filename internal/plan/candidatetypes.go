@@ -108,13 +108,9 @@ type Input struct {
 	Published *endpointslice.PublishedEndpoints
 	// Status is the status written last.
 	Status v1alpha1.ExternalBackendStatus
-	// SiblingEndpoints are endpoints that siblings publish, or published a moment ago. An address
-	// that moves from a sibling to this ExternalBackend keeps its health.
-	SiblingEndpoints []Endpoint
-	// OlderSiblings and YoungerSiblings are what older and younger siblings publish.
-	OlderSiblings, YoungerSiblings []Endpoint
-	// SiblingNames names for people the sibling that publishes an address.
-	SiblingNames map[netip.Addr]string
+	// Siblings are the siblings now, and FormerSiblings those of the previous plan. An address that
+	// moves from a sibling to this ExternalBackend keeps its health.
+	Siblings, FormerSiblings []Sibling
 	// Probes are the probes of the previous plan. Addresses that drain go on being probed by them.
 	Probes []Probe
 	// NamedAddrs are the addresses of the previous plan. Policy goes on judging draining addresses
@@ -123,6 +119,14 @@ type Input struct {
 	// Max is the largest number of endpoints to publish.
 	Max int
 	Now time.Time
+}
+
+// Sibling is another ExternalBackend that publishes behind the same Service.
+type Sibling struct {
+	Name string
+	// Older reports whether it was created before this ExternalBackend.
+	Older     bool
+	Endpoints []Endpoint
 }
 
 // Candidates are the endpoints that may be published, with their probes, and the reasons why other

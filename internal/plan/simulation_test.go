@@ -5,7 +5,6 @@ import (
 	stdcmp "cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -118,18 +117,16 @@ func (s *simulation) plan(t *testing.T) (changes endpointslice.Changes) {
 }
 
 func (s *simulation) input(published *endpointslice.PublishedEndpoints) Input {
-	in := Input{
+	return Input{
 		Backend: s.backend, Families: FamiliesOf(s.service), Headless: Headless(s.service),
 		ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(s.service, p) },
 		Answers:    maps.Clone(s.answers), Permit: s.permit, Rules: s.rules, Published: published, Status: s.status,
-		SiblingEndpoints: slices.Concat(s.older, s.younger), OlderSiblings: s.older, YoungerSiblings: s.younger,
-		SiblingNames: map[netip.Addr]string{},
-		Probes:       s.probes, NamedAddrs: s.named, Max: s.max, Now: s.now,
+		Siblings: []Sibling{
+			{Name: "sibling", Older: true, Endpoints: s.older},
+			{Name: "sibling", Endpoints: s.younger},
+		},
+		Probes: s.probes, NamedAddrs: s.named, Max: s.max, Now: s.now,
 	}
-	for i := range in.SiblingEndpoints {
-		in.SiblingNames[in.SiblingEndpoints[i].Addr] = "sibling"
-	}
-	return in
 }
 
 // writeService writes the Service as often as its plan wants, and plays the API server. It returns

@@ -36,8 +36,8 @@ type watched struct {
 	began    chan struct{} // one for each probe
 }
 
-// watch probes an address, often, until the test ends. Verdicts want one success, or two failures
-// in a row: a server may be about to start.
+// watch probes an address often, until the test ends. One success makes a verdict, or two failures
+// in a row, because the server may be about to start.
 func watch(t *testing.T, check probe.Check, port int) *watched {
 	t.Helper()
 	check.Period, check.Confirm, check.SuccessThreshold, check.FailureThreshold = 50*ms, 20*ms, 1, 2
@@ -55,17 +55,14 @@ func watch(t *testing.T, check probe.Check, port int) *watched {
 		Permit: func(types.NamespacedName, netip.AddrPort) error {
 			select {
 			case w.began <- struct{}{}:
-			default: // nobody counts so many
+			default: // no test counts that many
 			}
 			return nil
 		},
 	})
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
-	w.engine.Sync(
-		owner,
-		&check,
-		[]probe.Endpoint{{ID: probe.ID{Target: "t", Addr: at.Addr(), Port: at.Port()}, Dial: at, Host: serverName}},
-	)
+	id := probe.ID{Target: "t", Addr: at.Addr(), Port: at.Port()}
+	w.engine.Sync(owner, &check, []probe.Endpoint{{ID: id, Dial: at, Host: serverName}})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.engine.Start(ctx) }()
@@ -78,7 +75,7 @@ func watch(t *testing.T, check probe.Check, port int) *watched {
 	return w
 }
 
-// becomes waits for a state.
+// becomes waits until the endpoint has this verdict and reason.
 func (w *watched) becomes(verdict probe.Verdict, reason string) {
 	w.t.Helper()
 	over := time.After(time.Minute)
@@ -90,12 +87,12 @@ func (w *watched) becomes(verdict probe.Verdict, reason string) {
 		select {
 		case <-w.notified:
 		case <-over:
-			w.t.Fatalf("it is %v %s, and never %v %s", state.Verdict, state.Reason, verdict, reason)
+			w.t.Fatalf("the endpoint is %v %s, and never %v %s", state.Verdict, state.Reason, verdict, reason)
 		}
 	}
 }
 
-// probes waits until so many more probes have begun.
+// probes waits until n more probes have begun.
 func (w *watched) probes(n int) {
 	for len(w.began) > 0 {
 		<-w.began
@@ -111,7 +108,7 @@ type server struct {
 	exited chan struct{}
 }
 
-// run starts a server that is of a Debian package, until the test ends.
+// run starts a server from a Debian package. The server runs until the test ends.
 func run(t *testing.T, debian, name string, args ...string) *server {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -124,7 +121,7 @@ func run(t *testing.T, debian, name string, args ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close() // the server has its own
+	defer log.Close() // the server has a descriptor of its own
 	s := &server{cmd: exec.Command(path, args...), exited: make(chan struct{})}
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -132,7 +129,7 @@ func run(t *testing.T, debian, name string, args ...string) *server {
 		t.Fatal(err)
 	}
 	go func() { // ends with the process
-		_ = s.cmd.Wait() // however it ends
+		_ = s.cmd.Wait() // an error does not matter
 		close(s.exited)
 	}()
 	t.Cleanup(func() {
@@ -144,7 +141,7 @@ func run(t *testing.T, debian, name string, args ...string) *server {
 	return s
 }
 
-// signal signals the server and all that it has started.
+// signal sends a signal to the server and to every process that it has started.
 func (s *server) signal(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(-s.cmd.Process.Pid, signal); err != nil {
@@ -173,7 +170,7 @@ func freePorts(t *testing.T, n int) []int {
 	return ports
 }
 
-// certificates are those that the servers of a test show and want.
+// certificates are the key pairs and the authority of the servers and clients of a test.
 type certificates struct {
 	*pki.Authority
 	dir    string
@@ -211,10 +208,10 @@ func newCertificates(t *testing.T) certificates {
 	return c
 }
 
-// over is TLS that trusts the authority.
+// over returns a TLS that trusts the authority.
 func (c certificates) over() *probe.TLS { return &probe.TLS{RootCAs: c.Pool()} }
 
-// overWithClient is over with a certificate to show.
+// overWithClient returns a TLS that trusts the authority, with a certificate to show.
 func (c certificates) overWithClient(t *testing.T) *probe.TLS {
 	t.Helper()
 	pair, err := c.client.TLS()

@@ -14,11 +14,11 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
-// nginxConfig has a NAME for each value. Each line of a log is the number of a connection and that
-// of a request on it.
+// nginxConfig has a NAME for each value. Each line of a log has the number of a connection, and the
+// number of a request on that connection.
 const nginxConfig = `
 daemon off;
-user root; # where it could be another, that one may not read our files
+user root; # another user may not read the files of the test
 worker_processes 1;
 error_log DIR/error.log warn;
 pid DIR/pid;
@@ -56,7 +56,7 @@ func startNginx(t *testing.T, ports []int, blocks string, values map[string]any)
 	}
 	config := filepath.Join(dir, "nginx.conf")
 	text := nginxConfig
-	for i := 0; i < len(pairs); i += 2 { // one after the other: the blocks have names too
+	for i := 0; i < len(pairs); i += 2 { // in this order, because the blocks have names too
 		text = strings.ReplaceAll(text, pairs[i], pairs[i+1])
 	}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -65,7 +65,7 @@ func startNginx(t *testing.T, ports []int, blocks string, values map[string]any)
 	return nginx{run(t, "nginx", "nginx", "-p", dir, "-c", config), dir}
 }
 
-// uses reads a log: how many requests came over each connection, in the order of the connections.
+// uses reads from a log how many requests each connection carried, in the order of the connections.
 func (n nginx) uses(t *testing.T, log string) []int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.dir, log))
@@ -91,15 +91,18 @@ func get(path string, expected ...probe.StatusRange) probe.Check {
 	return probe.Check{HTTP: &probe.HTTPGet{Path: path, Headers: host(serverName), Expected: expected}}
 }
 
-// host is a Host header.
+// host returns a Host header.
 func host(name string) []probe.Header { return []probe.Header{{Name: "Host", Value: name}} }
 
+// within returns a check with another timeout.
 func within(c probe.Check, timeout time.Duration) probe.Check {
 	c.Timeout = timeout
 	return c
 }
 
-func TestNginx(t *testing.T) {
+// TestNginxGetsTheVerdictOfItsAnswers probes nginx with checks that it meets and checks that it
+// fails, by the status, the body, the host and the protocol.
+func TestNginxGetsTheVerdictOfItsAnswers(t *testing.T) {
 	ports := freePorts(t, 3)
 	startNginx(t, ports, `
   server {
@@ -139,16 +142,16 @@ func TestNginx(t *testing.T) {
 		{"200", 0, get("/ok"), probe.Healthy, ""},
 		{"204", 0, get("/empty"), probe.Healthy, ""},
 		{"a redirect, which is not followed", 0, get("/moved"), probe.Healthy, ""},
-		{"a redirect that is not wanted", 0, get("/moved", ok), probe.Unhealthy, probe.ReasonUnexpectedStatus},
+		{"a redirect that is not expected", 0, get("/moved", ok), probe.Unhealthy, probe.ReasonUnexpectedStatus},
 		{"503", 0, get("/sick"), probe.Unhealthy, probe.ReasonUnexpectedStatus},
-		{"503 as it should be", 0, get("/sick", probe.StatusRange{From: 503, To: 503}), probe.Healthy, ""},
+		{"503, which is expected", 0, get("/sick", probe.StatusRange{From: 503, To: 503}), probe.Healthy, ""},
 		{"404", 0, get("/nowhere"), probe.Unhealthy, probe.ReasonUnexpectedStatus},
 		{"a close without an answer", 0, get("/hangs-up"), probe.Unhealthy, probe.ReasonUnexpectedResponse},
 		{"a body that drips", 0, within(get("/slow"), 300*ms), probe.Unhealthy, probe.ReasonTimeout},
 		{"a megabyte", 0, get("/whole"), probe.Healthy, ""},
 		{"a megabyte in chunks", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/zipped",
 			Headers: []probe.Header{{Name: "Accept-Encoding", Value: "gzip"}}}}, probe.Healthy, ""},
-		{"by way of an upstream of HTTP/1.0", 0, get("/odd-upstream"), probe.Healthy, ""},
+		{"from an upstream that speaks HTTP/1.0", 0, get("/odd-upstream"), probe.Healthy, ""},
 		{
 			"another host", 0, probe.Check{HTTP: &probe.HTTPGet{Path: "/ok", Headers: host("x.example.com")}},
 			probe.Unhealthy, probe.ReasonUnexpectedStatus,
@@ -176,18 +179,19 @@ func TestNginx(t *testing.T) {
 			}
 			w := watch(t, test.check, port)
 			w.becomes(test.verdict, test.reason)
-			w.probes(4) // what is so once stays so
+			w.probes(4) // the verdict stays
 			w.becomes(test.verdict, test.reason)
 		})
 	}
 }
 
-// TestNginxKeepsConnections counts, by nginx's own log, how many probes go over a connection.
-func TestNginxKeepsConnections(t *testing.T) {
+// TestProbesUseAConnectionAsLongAsNginxKeepsIt counts in nginx's own log how many probes each
+// connection carries.
+func TestProbesUseAConnectionAsLongAsNginxKeepsIt(t *testing.T) {
 	for _, test := range []struct {
 		name, keepAlive string
-		most            int // probes over a connection
-		least           int // connections for 45 probes; one is replaced every ten seconds besides
+		most            int // probes over one connection, at most
+		least           int // connections for 45 probes, at least; every ten seconds there is one more
 	}{
 		{"for long", "", 45, 1},
 		{"for three requests", "keepalive_requests 3;", 3, 15},
@@ -195,12 +199,9 @@ func TestNginxKeepsConnections(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ports := freePorts(t, 1)
-			server := startNginx(
-				t,
-				ports,
-				"server { listen PORT0; access_log DIR/uses.log uses; "+test.keepAlive+" location / { return 200 ok; } }",
-				nil,
-			)
+			block := "server { listen PORT0; access_log DIR/uses.log uses; " + test.keepAlive +
+				" location / { return 200 ok; } }"
+			server := startNginx(t, ports, block, nil)
 			w := watch(t, get("/"), ports[0])
 			w.becomes(probe.Healthy, "")
 			w.probes(45)
@@ -218,9 +219,9 @@ func TestNginxKeepsConnections(t *testing.T) {
 	}
 }
 
-// TestNginxReloads lets nginx replace its workers, which close the connections that are kept:
-// nobody is to think it sick.
-func TestNginxReloads(t *testing.T) {
+// TestReloadOfNginxChangesNoState makes nginx replace its workers. The old workers close the
+// connections that are kept, and nginx stays Healthy.
+func TestReloadOfNginxChangesNoState(t *testing.T) {
 	ports := freePorts(t, 1)
 	server := startNginx(t, ports, "server { listen PORT0; return 200 ok; }", nil)
 	w := watch(t, get("/"), ports[0])
@@ -241,7 +242,9 @@ func TestNginxReloads(t *testing.T) {
 	}
 }
 
-func TestNginxOverTLS(t *testing.T) {
+// TestNginxOverTLSIsVerifiedByNameAndAuthority probes nginx with good and bad certificates on both
+// sides.
+func TestNginxOverTLSIsVerifiedByNameAndAuthority(t *testing.T) {
 	certs, other := newCertificates(t), newCertificates(t)
 	ports := freePorts(t, 6)
 	startNginx(t, ports, `

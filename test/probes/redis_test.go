@@ -11,19 +11,16 @@ import (
 
 var ping = probe.TCPSocket{Send: "PING\r\n", Expect: "+PONG"}
 
-// redis starts a server that keeps nothing.
+// redis starts a server that writes no data to disk.
 func redis(t *testing.T, args ...string) *server {
 	t.Helper()
-	return run(
-		t,
-		"redis-server",
-		"redis-server",
-		append([]string{"--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)...)
+	args = append([]string{"--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)
+	return run(t, "redis-server", "redis-server", args...)
 }
 
-// TestRedis follows a server that is hung, wakes up, and dies. Its kernel takes connections while
-// it is hung.
-func TestRedis(t *testing.T) {
+// TestExpectedTextFindsHungRedis stops a server, lets it continue, and kills it. While the server
+// is stopped its kernel still accepts connections, so a check that only connects does not notice.
+func TestExpectedTextFindsHungRedis(t *testing.T) {
 	port := freePorts(t, 1)[0]
 	server := redis(t, "--port", strconv.Itoa(port))
 	pinged := watch(t, probe.Check{TCP: &ping, Timeout: 500 * ms}, port)
@@ -44,7 +41,8 @@ func TestRedis(t *testing.T) {
 	connected.becomes(probe.Unhealthy, probe.ReasonConnectionRefused)
 }
 
-func TestRedisWithPassword(t *testing.T) {
+// TestRedisWithPasswordAnswersAfterLogin sends PING with and without a login.
+func TestRedisWithPasswordAnswersAfterLogin(t *testing.T) {
 	port := freePorts(t, 1)[0]
 	redis(t, "--port", strconv.Itoa(port), "--requirepass", "secret")
 	watch(t, probe.Check{TCP: &ping, Timeout: time.Second}, port).becomes(probe.Unhealthy, probe.ReasonUnexpectedResponse)
@@ -52,28 +50,19 @@ func TestRedisWithPassword(t *testing.T) {
 	watch(t, probe.Check{TCP: &login}, port).becomes(probe.Healthy, "")
 }
 
-func TestRedisOverTLS(t *testing.T) {
+// TestRedisOverTLSIsVerifiedByNameAndAuthority probes Redis with good and bad certificates on both
+// sides.
+func TestRedisOverTLSIsVerifiedByNameAndAuthority(t *testing.T) {
 	certs := newCertificates(t)
 	other := newCertificates(t)
 	for _, server := range []struct{ name, certificate, clients string }{
 		{"good", "good", "no"}, {"expired", "expired", "no"}, {"other", "other", "no"}, {"wants clients", "good", "yes"},
 	} {
 		port := freePorts(t, 1)[0]
-		redis(
-			t,
-			"--port",
-			"0",
-			"--tls-port",
-			strconv.Itoa(port),
-			"--tls-ca-cert-file",
-			certs.dir+"/ca.crt",
-			"--tls-auth-clients",
-			server.clients,
-			"--tls-cert-file",
-			certs.dir+"/"+server.certificate+".crt",
-			"--tls-key-file",
-			certs.dir+"/"+server.certificate+".key",
-		)
+		pair := certs.dir + "/" + server.certificate
+		redis(t, "--port", "0", "--tls-port", strconv.Itoa(port),
+			"--tls-ca-cert-file", certs.dir+"/ca.crt", "--tls-auth-clients", server.clients,
+			"--tls-cert-file", pair+".crt", "--tls-key-file", pair+".key")
 		for _, test := range []struct {
 			server, name string
 			tls          *probe.TLS

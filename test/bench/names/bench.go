@@ -55,7 +55,7 @@ type bench struct {
 	authority *lab.Machine
 	dns       *devcluster.Nameserver
 	relay     *relay
-	ledger    *meter.SliceWatch
+	watch     *meter.SliceWatch
 	manager   *lab.Manager
 
 	mu    sync.Mutex // held while the zone is written
@@ -85,7 +85,7 @@ func open(ctx context.Context, l *lab.Lab) (b *bench, err error) {
 	if err := l.Client.Create(ctx, ns); err != nil {
 		return b, err
 	}
-	if b.ledger, err = meter.WatchSlices(ctx, l.Client); err != nil {
+	if b.watch, err = meter.WatchSlices(ctx, l.Client); err != nil {
 		return b, err
 	}
 	b.manager, err = l.StartManager(ctx)
@@ -97,8 +97,8 @@ func (b *bench) close() {
 	if b.manager != nil {
 		errs = append(errs, b.manager.Stop())
 	}
-	if b.ledger != nil {
-		b.ledger.Close()
+	if b.watch != nil {
+		b.watch.Close()
 	}
 	if b.relay != nil {
 		errs = append(errs, b.relay.close())
@@ -190,7 +190,7 @@ func (b *bench) publish(ctx context.Context, number int, r row) (names []string,
 		}
 	}
 	for _, addr := range first {
-		if _, err := b.ledger.AwaitAddress(ctx, addr); err != nil {
+		if _, err := b.watch.AwaitAddress(ctx, addr); err != nil {
 			return nil, err
 		}
 	}
@@ -270,7 +270,7 @@ func (b *bench) changeOne(ctx context.Context, name string, ttl time.Duration) (
 	if err != nil {
 		return change{}, err
 	}
-	published, err := b.ledger.AwaitAddress(ctx, addr)
+	published, err := b.watch.AwaitAddress(ctx, addr)
 	if err != nil {
 		return change{}, fmt.Errorf("%s turns to %s: %w", name, addr, err)
 	}

@@ -13,19 +13,19 @@ import (
 
 const (
 	checked = 500             // targets
-	window  = 3 * time.Second // in which a prober's CPU time is measured
+	window  = 3 * time.Second // the time over which a prober's CPU time is measured
 )
 
 // rounds is how often each prober is measured with each kind of check. The probers take turns.
 var rounds = 3
 
-// cost is what a prober's checks of a kind took.
+// cost is the CPU time of a prober's checks of one kind.
 type cost struct {
 	perCheck []time.Duration // CPU time, one for each round
 	perSec   []float64       // checks that reached the targets
 }
 
-// median is 0 where nothing was measured.
+// median returns the median of perCheck, or 0 where nothing was measured.
 func (c *cost) median() time.Duration {
 	if len(c.perCheck) == 0 {
 		return 0
@@ -33,7 +33,7 @@ func (c *cost) median() time.Duration {
 	return meter.Spread(c.perCheck).At(50)
 }
 
-// String tells the median, and where the rounds differ, from what to what.
+// String returns the median. Where the rounds differ, it adds the least and the largest value.
 func (c *cost) String() string {
 	if len(c.perCheck) == 0 {
 		return "-"
@@ -89,7 +89,7 @@ func cpu(r *report) error {
 
 func ignore(string, time.Time) {}
 
-// backend is a group as a backend of HAProxy's.
+// backend returns a group as a backend of HAProxy.
 func backend(g group, directives string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "backend %s\n%s", g.Name, directives)

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	deaths      = 200 // of each sort
-	perRound    = 40  // that die within one period
+	deaths      = 200 // of each kind
+	perRound    = 40  // how many die within one period
 	deathRounds = deaths / perRound
 	deadline    = 20 * time.Second
 
-	// chance is by how much the medians of so many deaths differ once in twenty times where there is
-	// no difference: a death comes at any moment of a period, and its wait for the next check is
-	// evenly spread over 2 s.
+	// chance is the difference between the medians of this many deaths that chance alone exceeds once
+	// in twenty times. A death comes at any moment of a period, so its wait for the next check is
+	// spread evenly over 2 s.
 	chance = 200 * time.Millisecond
 
 	detectPeriod  = 2 * time.Second
@@ -36,18 +36,19 @@ const (
 
 	// What HAProxy is told, for the same.
 	haproxyPace    = "  timeout connect 500ms\n  timeout check 500ms\n  default-server check inter 2s fastinter 200ms fall 3\n"
-	haproxySettles = 5 * time.Second // its servers begin as if they had failed twice
+	haproxySettles = 5 * time.Second // its servers begin as if two checks had failed
 )
 
-// The sorts of deaths. Victims are killed, and checked over TCP and over HTTP; holes get and send
-// no packet any more.
+// The kinds of death. Victims are killed; they are checked over TCP and over HTTP. Holes neither
+// get nor send packets any more.
 const (
 	victims = "victims" // addresses from 0 on, by TCP
 	webs    = "webs"    // the same, by HTTP
 	holes   = "holes"   // addresses from deaths on, by TCP
 
-	// refused is no sort of its own: the victims by TCP, from the first check that came after the
-	// death. The wait for it is a matter of chance, and spread alike with whoever checks every 2 s.
+	// refused is not a kind of its own. It is about the victims by TCP, and counts from the first
+	// check after the death. The wait for that check depends on chance alone, and is spread alike for
+	// every prober that checks every 2 s.
 	refused = "refused"
 )
 
@@ -64,11 +65,11 @@ func deathGroups() []group {
 	return groups
 }
 
-// verdicts notes when a prober has first said something of a target.
+// verdicts notes when a prober has first reported a target.
 type verdicts struct {
 	mu   sync.Mutex
 	at   map[string]time.Time // by "GROUP INDEX"
-	news chan struct{}        // has one where something was added
+	news chan struct{}        // holds an item after something was added
 }
 
 func newVerdicts() *verdicts {
@@ -87,7 +88,7 @@ func (v *verdicts) add(group, index string, at time.Time) {
 	}
 }
 
-// await waits until each of these targets of a group has been named, and returns when.
+// await waits until each of these targets of a group was reported, and returns the times.
 func (v *verdicts) await(ctx context.Context, group string, targets []int) ([]time.Time, error) {
 	for {
 		var at []time.Time
@@ -136,7 +137,7 @@ func (p *prober) heardHAProxy(line string, at time.Time) {
 	}
 }
 
-// startVictims starts a process for each of so many addresses from first on, and returns once all
+// startVictims starts a process for each of n addresses from first on, and returns once all of them
 // serve.
 func startVictims(ctx context.Context, namespace *devcluster.Namespace, first, n int) ([]*exec.Cmd, error) {
 	self, err := os.Executable()
@@ -162,7 +163,7 @@ func startVictims(ctx context.Context, namespace *devcluster.Namespace, first, n
 	return all, nil
 }
 
-// bury kills what is left of victims.
+// bury kills the victims that still run.
 func bury(victims []*exec.Cmd) {
 	for _, v := range victims {
 		_ = v.Process.Kill()
@@ -231,7 +232,7 @@ func startProbers(r *report) ([]*prober, error) {
 	return []*prober{ours, theirs}, nil
 }
 
-// awaitAlive waits until all targets are known to live.
+// awaitAlive waits until our prober has found all targets alive.
 func awaitAlive(ctx context.Context, ours *prober) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -252,8 +253,8 @@ func every(step, first, n int) []int {
 	return numbers
 }
 
-// takeLives ends all victims and makes all holes, by rounds, and returns how long each prober took
-// to tell, by group and prober.
+// takeLives ends all victims and makes all holes, in rounds. It returns how long each prober took to
+// report them, by group and prober.
 func takeLives(
 	r *report,
 	t *targets,
@@ -307,8 +308,8 @@ func takeLives(
 	return took, nil
 }
 
-// spread ends targets one by one, evenly over a period and in any order: whatever order a prober
-// checks them in, they die at every moment of its period. It returns when each of them died.
+// spread ends targets one by one, evenly over a period and in random order. So they die at every
+// moment of a prober's period, whatever the order of its checks. It returns when each target died.
 func spread(ctx context.Context, targets []int, end func(int) error) ([]time.Time, error) {
 	died := make([]time.Time, len(targets))
 	ticker := time.NewTicker(detectPeriod / time.Duration(len(targets)))

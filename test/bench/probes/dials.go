@@ -14,7 +14,7 @@ import (
 	"github.com/external-backend/operator/devcluster"
 )
 
-// dials notes when connections are begun in a namespace, by what they go to.
+// dials notes when connections are begun in a namespace, by their targets.
 type dials struct {
 	packets *os.File
 	done    sync.WaitGroup
@@ -23,7 +23,7 @@ type dials struct {
 	at map[netip.AddrPort][]time.Time
 }
 
-// seeDials begins to look at the IPv4 packets of a namespace.
+// seeDials begins to read the IPv4 packets of a namespace.
 func seeDials(namespace *devcluster.Namespace) (*dials, error) {
 	d := &dials{at: map[netip.AddrPort][]time.Time{}}
 	err := namespace.Do(func() error {
@@ -55,7 +55,7 @@ func seeDials(namespace *devcluster.Namespace) (*dials, error) {
 	return d, nil
 }
 
-// dialled returns where a packet goes that begins a TCP connection (RFC 791, RFC 9293).
+// dialled returns the destination of a packet that begins a TCP connection (RFC 791, RFC 9293).
 func dialled(packet []byte) (netip.AddrPort, bool) {
 	const flags, syn, ack = 13, 0x02, 0x10
 	if len(packet) < 20 || packet[9] != unix.IPPROTO_TCP {
@@ -68,7 +68,8 @@ func dialled(packet []byte) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(packet[16:20])), binary.BigEndian.Uint16(segment[2:])), true
 }
 
-// after is when the first connection to a target was begun after a time; that time where none was.
+// after returns when the first connection to a target was begun after t. It returns t where there
+// is none.
 func (d *dials) after(target netip.AddrPort, t time.Time) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +79,7 @@ func (d *dials) after(target netip.AddrPort, t time.Time) time.Time {
 	return t
 }
 
-// close ends the looking.
+// close ends the reading of packets.
 func (d *dials) close() error {
 	err := d.packets.Close()
 	d.done.Wait()

@@ -23,14 +23,14 @@ import (
 	"github.com/external-backend/operator/test/bench/meter"
 )
 
-// job is what a prober is to do.
+// job describes the work of a prober.
 type job struct {
 	CA     string
 	Groups []group
 	Pace   bool // measures how punctual probes are
 }
 
-// group is targets that are checked alike.
+// group is a number of targets that are checked alike.
 type group struct {
 	Name   string
 	Kind   int // index of kinds
@@ -42,12 +42,12 @@ type group struct {
 	Period, Confirm, Timeout time.Duration
 }
 
-// port is where the group's targets listen.
+// port returns the port on which the group's targets listen.
 func (g group) port() uint16 {
 	return kinds[g.Kind].port + g.Beside
 }
 
-// check is the group's in the engine's words.
+// check returns the group's check for the engine.
 func (g group) check(ca string) (*probe.Check, error) {
 	c, err := kinds[g.Kind].check(ca)
 	if err == nil && g.Period > 0 {
@@ -69,7 +69,7 @@ func (g group) endpoints() []probe.Endpoint {
 	return list
 }
 
-// measured is what the engine's process says of itself.
+// measured holds the figures that the engine's process reports of itself.
 type measured struct {
 	Live, Resident int64 // bytes of memory that are in use, and that the process has, beyond what it had without targets
 	Gaps           meter.Spread
@@ -77,8 +77,8 @@ type measured struct {
 	Probes         int     // of those that Gaps are of
 }
 
-// beEngine probes until its standard input ends. It says "GROUP INDEX VERDICT" when a verdict
-// changes, and for each line that it gets, what it has measured since the one before.
+// beEngine probes until its standard input ends. It prints "GROUP INDEX VERDICT" when a verdict
+// changes. For each line that it reads, it prints what it has measured since the line before.
 func beEngine(text string) (err error) {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
@@ -136,7 +136,7 @@ func memoryInUse() (live, resident int64) {
 	return int64(stats.HeapAlloc + stats.StackInuse), residentBytes(os.Getpid())
 }
 
-// residentBytes is how much memory a process has; 0 where it can't be told.
+// residentBytes returns how much memory a process has, or 0 where that is not known.
 func residentBytes(pid int) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	var size, resident int64
@@ -149,7 +149,7 @@ func residentBytes(pid int) int64 {
 	return resident * int64(os.Getpagesize())
 }
 
-// watcher says which verdicts have changed.
+// watcher prints which verdicts have changed.
 type watcher struct {
 	engine   *probe.Engine
 	first    map[string]int             // of a group's addresses
@@ -199,7 +199,8 @@ func newPaces(j job) *paces {
 	return &paces{period: g.Period, count: g.Count, last: make([]time.Time, g.Count)}
 }
 
-// permit is the engine's last question before a probe; nil where nobody wants to know.
+// permit returns the function that the engine calls before each probe, or nil where paces are not
+// measured.
 func (p *paces) permit() func(types.NamespacedName, netip.AddrPort) error {
 	if p == nil {
 		return nil
@@ -220,8 +221,8 @@ func (p *paces) permit() func(types.NamespacedName, netip.AddrPort) error {
 	}
 }
 
-// take returns by how much the time from one probe of a target to its next was off, since it was
-// called last.
+// take returns by how much the times between two probes of a target differed from the period, since
+// take was called last.
 func (p *paces) take() (meter.Spread, int) {
 	if p == nil {
 		return nil, 0

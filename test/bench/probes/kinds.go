@@ -20,8 +20,8 @@ import (
 // serverName is the name in the targets' certificate.
 const serverName = "db.example.com"
 
-// The ports of the targets, one for each protocol; nobody listens on portRefused, and portFull
-// resumes no session of TLS.
+// The ports of the targets, one for each protocol. Nobody listens on portRefused. portFull resumes
+// no TLS session.
 const (
 	portTCP uint16 = 9001 + iota
 	portRefused
@@ -30,13 +30,13 @@ const (
 	portFull
 	portGRPC
 
-	// Added where victims listen, beside those who listen at every address: for us, and for HAProxy,
-	// so that it can be seen whose check comes.
+	// Victims listen on the protocol's port plus one of these: one for our checks and one for those of
+	// HAProxy, so that the port shows whose check comes.
 	ofVictim  = 100
 	ofVictim2 = 200
 )
 
-// kind is a sort of check.
+// kind is a kind of check.
 type kind struct {
 	name   string
 	port   uint16
@@ -51,16 +51,16 @@ type kind struct {
 
 const (
 	often  = 100 * time.Millisecond
-	seldom = time.Second // where each check is a handshake of TLS: more often, the machine is too small for both ends
+	seldom = time.Second // where each check is a TLS handshake, because the machine is too small for more of them
 
-	// The default of periodSeconds, after which no connection is used again: it is kept to tell of a
-	// death.
+	// The default of periodSeconds. After so long no connection is used again. It is kept only to
+	// notice a death.
 	byDefault = 10 * time.Second
 )
 
-// kinds are what is measured. A goal is how many times the CPU time of HAProxy's check ours may be;
-// 0: none is set. HTTPS is kept alive at two rates: at that of the full handshakes, and at that of
-// all others, for which the goal is.
+// kinds are the checks that are measured. A goal bounds the CPU time of our check, as a multiple of
+// HAProxy's; 0 means that there is none. HTTPS is kept alive at two rates: at that of the full
+// handshakes, and at that of all others, to which the goal applies.
 var kinds = []kind{
 	{name: "TCP", port: portTCP, period: often, goal: 2},
 	{name: "refused", port: portRefused, period: often},
@@ -102,7 +102,8 @@ var kinds = []kind{
 	{name: "gRPC, kept alive, by default", port: portGRPC, period: byDefault, grpc: true, keep: true},
 }
 
-// count is how many targets are checked: as many checks a second by default as with TLS.
+// count returns how many targets are checked. By default there are as many checks a second as with
+// TLS.
 func (k kind) count() int {
 	if k.period == byDefault {
 		return 10 * checked
@@ -113,14 +114,14 @@ func (k kind) count() int {
 // warmUp is the time in which a prober starts, and every target is checked once at least.
 func (k kind) warmUp() time.Duration { return k.period + 2*time.Second }
 
-// haproxy tells whether HAProxy has such a check. By default it begins all handshakes together,
-// more than the machine can do in a period.
+// haproxy reports whether HAProxy has such a check. By default HAProxy begins all handshakes
+// together, which is more than the machine can do in a period.
 func (k kind) haproxy() bool { return (!k.keep || k.grpc) && k.period != byDefault }
 
-// check is the kind in the engine's words.
+// check returns the kind as a check of the engine.
 func (k kind) check(ca string) (*probe.Check, error) {
-	// With a shorter confirm interval the first handshakes, which are slow together, would be begun
-	// several times over.
+	// The first handshakes are slow together. With a shorter confirm interval each would begin several
+	// times.
 	c := &probe.Check{
 		Period:           k.period,
 		Confirm:          max(k.period, time.Second),
@@ -149,7 +150,7 @@ func (k kind) check(ca string) (*probe.Check, error) {
 	return c, nil
 }
 
-// directives are the kind in the words of a HAProxy backend.
+// directives returns the kind as directives of a HAProxy backend.
 func (k kind) directives(ca string) string {
 	var text strings.Builder
 	text.WriteString("  default-server check inter 100ms")

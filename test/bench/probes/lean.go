@@ -24,7 +24,7 @@ const (
 )
 
 // beLean checks the targets of one group as cheaply as Go can: no verdicts, no timeouts, no bounds.
-// It does not look whether an answer is right, only whether it has come whole.
+// It does not check whether an answer is right, only whether it is complete.
 func beLean(text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
@@ -178,7 +178,7 @@ func leanRequest(k kind) []byte {
 	return leanOne
 }
 
-// answerEnds tells whether an answer ends with what has come.
+// answerEnds reports whether the bytes that have come end an answer.
 func answerEnds(k kind, in []byte) bool {
 	if k.http {
 		return bytes.HasSuffix(in, []byte("ok"))
@@ -192,7 +192,7 @@ func answerEnds(k kind, in []byte) bool {
 	return false
 }
 
-// leanTLS is a goroutine for each target: crypto/tls wants a connection that blocks.
+// leanTLS runs a goroutine for each target, because crypto/tls needs a connection that blocks.
 func leanTLS(g group, ca string, stop *atomic.Bool) error {
 	pool, err := readPool(ca)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Command probes measures the prober over a veth pair, beside HAProxy's health checks and beside
-// the leanest loop that Go allows: the CPU time of a check, the memory of a target between two of
-// them, how punctual 20,000 are, how soon a death is known, and how soon it is written into a
-// slice. Targets are in a network namespace of their own. It prints tables in Markdown, and exits
-// with 1 where a goal is missed.
+// the leanest loop that Go allows. It measures the CPU time of a check, the memory of a target
+// between two checks, how punctual the checks of 20,000 targets are, how soon a death is known, and
+// how soon it is written into a slice. The targets are in a network namespace of their own. It
+// prints tables in Markdown, and exits with 1 where a goal is missed.
 package main
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// parts are what -only chooses among, in the order in which they run. Each opens the network that
-// it wants.
+// parts are the parts of the benchmark, in the order in which they run. The flag -only chooses one.
+// Each part opens the network that it needs.
 var parts = []struct {
 	name string
 	run  func(*report) error
@@ -38,8 +38,8 @@ var parts = []struct {
 	{"writes", writes},
 }
 
-// roles are what this program is when it starts itself again: its first argument says which, the
-// second how.
+// roles are the parts that this program plays when it starts itself again. The first argument is
+// the role, the second one is its job.
 var roles = map[string]func(string) error{"engine": beEngine, "lean": beLean, "victim": beVictim}
 
 func main() {
@@ -53,7 +53,7 @@ func main() {
 	if *only != "" && !slices.Contains(names(), *only) {
 		end(fmt.Errorf("there is no part %q", *only))
 	}
-	if devcluster.Nsenter() == "" { // still outside
+	if devcluster.Nsenter() == "" { // still outside of the namespace
 		end(prepare(*only))
 	}
 	devcluster.Enter()
@@ -79,7 +79,7 @@ func end(err error) {
 	}
 }
 
-// prepare looks for what is needed, and builds what is missing.
+// prepare looks for the programs that are needed, and builds those that are missing.
 func prepare(only string) error {
 	wanted := func(parts ...string) bool { return only == "" || slices.Contains(parts, only) }
 	if _, err := haproxyPath(); err != nil && wanted("cpu", "detection") {
@@ -126,7 +126,7 @@ func run(ctx context.Context, only string) (err error) {
 	return nil
 }
 
-// report is what all parts write into, and what they need for it.
+// report takes the results of all parts, and holds what the parts share.
 type report struct {
 	ctx      context.Context
 	dir      string
@@ -134,10 +134,10 @@ type report struct {
 	missed   []string
 }
 
-// ca is the path of the authority that has signed the targets' certificate.
+// ca returns the path of the authority that has signed the targets' certificate.
 func (r *report) ca() string { return filepath.Join(r.dir, "ca.pem") }
 
-// judge says whether a goal is met, and remembers where it is not.
+// judge returns a cell that says whether a goal is met, and remembers a goal that is not.
 func (r *report) judge(what string, met bool) string {
 	if met {
 		return "met"

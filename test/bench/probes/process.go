@@ -26,7 +26,7 @@ type process struct {
 	stop   context.CancelFunc
 }
 
-// start starts a child. heard gets each line that it says, and when.
+// start starts a child. heard gets each line that the child prints, and the time.
 func start(cmd *exec.Cmd, stop context.CancelFunc, heard func(line string, at time.Time)) (*process, error) {
 	p := &process{cmd: cmd, read: make(chan struct{}), stop: stop}
 	cmd.Stderr = &p.stderr
@@ -66,8 +66,8 @@ func startRole(ctx context.Context, role string, job any, heard func(string, tim
 	return start(exec.CommandContext(ctx, self, role, string(text)), cancel, heard)
 }
 
-// startHAProxy starts HAProxy with one thread and these backends, by way of a configuration file in
-// dir. It tells of changes of its servers.
+// startHAProxy starts HAProxy with one thread and these backends. Its configuration file is in dir.
+// HAProxy reports the changes of its servers.
 func startHAProxy(ctx context.Context, dir, backends string, heard func(string, time.Time)) (*process, error) {
 	path, err := haproxyPath()
 	if err != nil {
@@ -84,7 +84,7 @@ func startHAProxy(ctx context.Context, dir, backends string, heard func(string, 
 	return start(exec.CommandContext(ctx, path, "-db", "-f", config), cancel, heard)
 }
 
-// say sends the child a line.
+// say writes a line to the child.
 func (p *process) say(line string) error {
 	_, err := fmt.Fprintln(p.stdin, line)
 	return err
@@ -97,7 +97,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait() // killed
 }
 
-// alive is an error where the child has ended by itself, with what it complained of.
+// alive returns an error where the child has ended by itself. The error has its error output.
 func (p *process) alive() error {
 	select {
 	case <-p.read:
@@ -107,7 +107,7 @@ func (p *process) alive() error {
 	}
 }
 
-// cpuTime is how long all threads of the child have run so far, in user and kernel mode.
+// cpuTime returns how long all threads of the child have run so far, in user and kernel mode.
 func (p *process) cpuTime() (time.Duration, error) {
 	const ofProcess = 2 // clock_getcpuclockid(3), in the kernel's encoding: the whole process, by the scheduler's account
 	var ts unix.Timespec

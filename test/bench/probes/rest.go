@@ -20,7 +20,7 @@ const (
 	keptPatience = 40 * time.Second
 )
 
-// answers hands on what an engine's process has measured, and drops what it says besides.
+// answers passes on what an engine's process has measured, and drops its other lines.
 type answers chan measured
 
 func (a answers) heard(line string, _ time.Time) {
@@ -30,7 +30,7 @@ func (a answers) heard(line string, _ time.Time) {
 	}
 }
 
-// ask has an engine's process say what it has measured since it was asked last.
+// ask asks an engine's process for what it has measured since it was asked last.
 func (a answers) ask(ctx context.Context, p *process) (measured, error) {
 	if err := p.say("measured?"); err != nil {
 		return measured{}, err
@@ -45,7 +45,7 @@ func (a answers) ask(ctx context.Context, p *process) (measured, error) {
 	}
 }
 
-// memory measures what a target takes while nothing is asked of it.
+// memory measures the memory of a target between two checks.
 func memory(r *report) error {
 	t, stop, err := openTargets(r.identity)
 	if err != nil {
@@ -107,7 +107,7 @@ func (r *report) memory(t *targets) error {
 	return nil
 }
 
-// rest has an engine check every target of a group once, and measures it then.
+// rest makes an engine check every target of a group once, and measures the engine then.
 func (r *report) rest(t *targets, g group) (m measured, open int64, err error) {
 	said := make(answers, 1)
 	p, err := startRole(r.ctx, "engine", job{CA: r.ca(), Groups: []group{g}}, said.heard)
@@ -129,7 +129,7 @@ func (r *report) rest(t *targets, g group) (m measured, open int64, err error) {
 	return m, t.open.Load(), err
 }
 
-// kindOf is the index of the kind of that name.
+// kindOf returns the index of the kind with that name.
 func kindOf(name string) int {
 	for i, k := range kinds {
 		if k.name == name {
@@ -147,8 +147,8 @@ const (
 	paceWindow  = 10 * time.Second
 )
 
-// silentFirst is the first address of a part of the prefix whose packets the targets' namespace
-// drops.
+// silentFirst is the first address of the silent targets. The targets' namespace drops their
+// packets.
 const silentFirst = 1<<16 + 1<<15 - 1
 
 // pace measures how punctual probes are, with and without targets that don't answer.

@@ -21,8 +21,8 @@ import (
 	"github.com/external-backend/operator/test/bench/meter"
 )
 
-// targets is a network namespace that answers on every address of the prefix, and counts what
-// comes.
+// targets is a network namespace that answers on every address of the prefix, and counts requests
+// and connections.
 type targets struct {
 	namespace *devcluster.Namespace
 	listeners []io.Closer
@@ -31,7 +31,7 @@ type targets struct {
 	open      atomic.Int64             // connections that one is served over
 }
 
-// openTargets lays a network that has targets and nothing else.
+// openTargets makes a network that has targets and nothing else.
 func openTargets(id identity) (*targets, func() error, error) {
 	network, err := devcluster.OpenNetwork()
 	if err != nil {
@@ -52,8 +52,8 @@ func openTargets(id identity) (*targets, func() error, error) {
 	return t, stop, nil
 }
 
-// startTargets serves in a namespace that has the prefix. It returns what is to be closed after an
-// error, too.
+// startTargets serves in a namespace that has the prefix. The caller closes the targets, after an
+// error too.
 func startTargets(namespace *devcluster.Namespace, id identity) (*targets, error) {
 	t := &targets{namespace: namespace, answered: map[uint16]*atomic.Int64{}}
 	return t, errors.Join(t.serve(id), t.countDials())
@@ -151,8 +151,8 @@ var (
 	httpLastAsked  = []byte("onnection: close\r\n")
 )
 
-// answerHTTP answers requests that come one at a time and have no body, up to one that wants to be
-// the last.
+// answerHTTP answers requests that come one at a time and have no body, until one of them asks to
+// close the connection.
 func answerHTTP(c net.Conn, answered *atomic.Int64) {
 	in := make([]byte, 1<<10)
 	for have := 0; have < len(in); {
@@ -175,7 +175,7 @@ func answerHTTP(c net.Conn, answered *atomic.Int64) {
 	}
 }
 
-// countDials has the namespace count the first packets of connections by port.
+// countDials makes the namespace count the first packets of connections, by port.
 func (t *targets) countDials() error {
 	var rules bytes.Buffer
 	fmt.Fprintln(&rules, "table inet dials {")
@@ -197,7 +197,7 @@ func (t *targets) countDials() error {
 
 var counted = regexp.MustCompile(`counter port(\d+) \{\s+packets (\d+) `)
 
-// dials says how often connections to each port were begun.
+// dials returns how many connections to each port were begun.
 func (t *targets) dials(ctx context.Context) (map[uint16]int64, error) {
 	out, err := t.namespace.Command(ctx, "nft", "list", "counters", "table", "inet", "dials").Output()
 	if err != nil {
@@ -215,8 +215,8 @@ func (t *targets) dials(ctx context.Context) (map[uint16]int64, error) {
 	return dials, nil
 }
 
-// checks says how many checks of a kind have reached the targets: requests, or where none is made,
-// connections.
+// checks returns how many checks of a kind have reached the targets. It counts requests, or
+// connections where the check makes no request.
 func (t *targets) checks(ctx context.Context, k kind) (int64, error) {
 	if k.http || k.grpc {
 		return t.answered[k.port].Load(), nil
@@ -255,7 +255,7 @@ func beVictim(addr string) error {
 	return <-failed
 }
 
-// indexOf is i for the address that is meter.Address(i).
+// indexOf returns i for the address meter.Address(i).
 func indexOf(addr netip.Addr) int {
 	octets, first := addr.As4(), meter.Address(0).As4()
 	return int(binary.BigEndian.Uint32(octets[:])) - int(binary.BigEndian.Uint32(first[:]))

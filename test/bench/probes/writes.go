@@ -19,7 +19,7 @@ import (
 
 const (
 	writeNamespace = "probes"
-	backends       = 20 // ExternalBackends for each sort of death
+	backends       = 20 // ExternalBackends for each kind of death
 	perBackend     = 5  // targets each, of which one dies in each round
 	published      = backends * perBackend
 	flips          = 100
@@ -27,7 +27,7 @@ const (
 	writePatience  = time.Minute // bounds each wait
 )
 
-// The first addresses of each sort of death, and of the targets that flip.
+// The first addresses of each kind of death, and of the targets that flip.
 const (
 	firstVictim = published * iota
 	firstHole
@@ -35,7 +35,7 @@ const (
 	firstFlip
 )
 
-// sorts are the deaths that are to be written.
+// sorts are the kinds of death that are measured.
 var sorts = []struct {
 	name  string
 	first int
@@ -43,17 +43,14 @@ var sorts = []struct {
 	port  uint16
 }{
 	{
-		"killed process, TCP (refused)",
-		firstVictim,
-		v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}},
+		"killed process, TCP (refused)", firstVictim, v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}},
 		portTCP + ofVictim,
 	},
 	{"dropped packets, TCP (black hole)", firstHole, v1alpha1.HealthCheck{TCPSocket: &v1alpha1.TCPSocket{}}, portTCP},
 	{"killed process, HTTP kept alive", firstWeb, v1alpha1.HealthCheck{HTTPGet: &v1alpha1.HTTPGet{}}, portHTTP + ofVictim},
 }
 
-// writes measures how soon a death is written into a slice, by the manager as `make build` compiles
-// it.
+// writes measures how soon the manager, as `make build` compiles it, writes a death into a slice.
 func writes(r *report) (err error) {
 	l, err := lab.Open(r.ctx, devcluster.Options{WithoutProxy: true, WithoutDNS: true}, false)
 	if err != nil {
@@ -99,17 +96,17 @@ func (r *report) writes(l *lab.Lab, t *targets, processes map[int]*exec.Cmd, fli
 	if err := l.Client.Create(r.ctx, ns); err != nil {
 		return err
 	}
-	ledger, err := meter.WatchSlices(r.ctx, l.Client)
+	watch, err := meter.WatchSlices(r.ctx, l.Client)
 	if err != nil {
 		return err
 	}
-	defer ledger.Close()
+	defer watch.Close()
 	manager, err := l.StartManager(r.ctx)
 	if err != nil {
 		return err
 	}
 	defer manager.Kill()
-	if err := publish(r.ctx, l, ledger); err != nil {
+	if err := publish(r.ctx, l, watch); err != nil {
 		return fmt.Errorf("%w; the manager said:\n%s", err, manager.Tail())
 	}
 	r.title(
@@ -121,7 +118,7 @@ func (r *report) writes(l *lab.Lab, t *targets, processes map[int]*exec.Cmd, fli
 	took := make([]meter.Spread, len(sorts))
 	for round := range perBackend {
 		for i := range sorts {
-			some, err := dieOnce(r.ctx, t, ledger, processes, i, round)
+			some, err := dieOnce(r.ctx, t, watch, processes, i, round)
 			if err != nil {
 				return fmt.Errorf("%s: %w; the manager said:\n%s", sorts[i].name, err, manager.Tail())
 			}
@@ -131,7 +128,7 @@ func (r *report) writes(l *lab.Lab, t *targets, processes map[int]*exec.Cmd, fli
 	for i, sort := range sorts {
 		r.row(sort.name, seconds(took[i].At(50)), seconds(took[i].At(99)), seconds(took[i].At(100)), "", "")
 	}
-	flipped, err := flippers.Flip(r.ctx, ledger, flips, func(netip.Addr) bool { return true })
+	flipped, err := flippers.Flip(r.ctx, watch, flips, func(netip.Addr) bool { return true })
 	if err != nil {
 		return fmt.Errorf("%w; the manager said:\n%s", err, manager.Tail())
 	}
@@ -147,7 +144,7 @@ func (r *report) writes(l *lab.Lab, t *targets, processes map[int]*exec.Cmd, fli
 }
 
 // publish creates all ExternalBackends and waits until every target serves.
-func publish(ctx context.Context, l *lab.Lab, ledger *meter.SliceWatch) error {
+func publish(ctx context.Context, l *lab.Lab, watch *meter.SliceWatch) error {
 	for i, sort := range sorts {
 		check := sort.check
 		check.PeriodSeconds = int32(detectPeriod / time.Second)
@@ -172,7 +169,7 @@ func publish(ctx context.Context, l *lab.Lab, ledger *meter.SliceWatch) error {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
 	all := len(sorts)*published + flips
-	_, err := ledger.Await(ctx, all, all)
+	_, err := watch.Await(ctx, all, all)
 	return err
 }
 
@@ -190,18 +187,15 @@ func newBackend(name string, first, n int, port uint16, check v1alpha1.HealthChe
 	return b
 }
 
-// dieOnce ends one target of each ExternalBackend of a sort, and measures until the watch has
-// delivered the slices.
+// dieOnce ends one target of each ExternalBackend of a kind, and measures how long it takes until
+// the watch has delivered the slices.
 func dieOnce(
-	ctx context.Context,
-	t *targets,
-	ledger *meter.SliceWatch,
-	processes map[int]*exec.Cmd,
-	sort, round int,
+	ctx context.Context, t *targets, watch *meter.SliceWatch, processes map[int]*exec.Cmd, sort, round int,
 ) (meter.Spread, error) {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
-	if err := sleep(ctx, time.Second+rand.N(detectPeriod)); err != nil { // at any moment of a period, and after some quiet
+	// Deaths come after a pause, at any moment of a period.
+	if err := sleep(ctx, time.Second+rand.N(detectPeriod)); err != nil {
 		return nil, err
 	}
 	dead := every(perBackend, sorts[sort].first+round, backends)
@@ -224,7 +218,7 @@ func dieOnce(
 	}
 	var took meter.Spread
 	for i, target := range dead {
-		at, err := ledger.AwaitFlip(ctx, meter.Address(target), died[i])
+		at, err := watch.AwaitFlip(ctx, meter.Address(target), died[i])
 		if err != nil {
 			return nil, err
 		}

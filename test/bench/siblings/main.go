@@ -1,7 +1,7 @@
-// Command siblings measures the race between the operator and the garbage collector when one of two
-// ExternalBackends that claim the same address is deleted: how long after the deletion the sibling
-// publishes the address, how long after it the garbage collector takes the other's slice, and for
-// how long the address is in no slice in between.
+// Command siblings measures a race between the operator and the garbage collector. Two
+// ExternalBackends claim the same address, and one of them is deleted. Then the sibling publishes
+// the address, and the garbage collector deletes the slice of the first. The command measures how
+// long after the deletion each of the two happens, and for how long the address is in no slice.
 package main
 
 import (
@@ -72,7 +72,7 @@ var ways = []way{
 	}},
 }
 
-// measure deletes one of two, many times, and prints what it saw.
+// measure deletes one of two ExternalBackends, many times, and prints the times.
 func measure(ctx context.Context, c client.WithWatch, way way) error {
 	var taken, collected, gap meter.Spread
 	gaps := 0
@@ -100,8 +100,11 @@ func measure(ctx context.Context, c client.WithWatch, way way) error {
 	return nil
 }
 
+// times are the times from the deletion until the sibling publishes the address, and until the
+// garbage collector deletes the slice.
 type times struct{ taken, collected time.Duration }
 
+// takeOver creates two ExternalBackends behind a Service, and deletes the first.
 func takeOver(ctx context.Context, c client.WithWatch, way way, service string) (t times, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -125,11 +128,11 @@ func takeOver(ctx context.Context, c client.WithWatch, way way, service string) 
 	if err := await(ctx, slices, published); err != nil {
 		return t, err
 	}
-	time.Sleep(300 * time.Millisecond) // the creation times tell who is older
+	time.Sleep(300 * time.Millisecond) // the creation times decide which one is older
 	if err := c.Create(ctx, second); err != nil {
 		return t, err
 	}
-	time.Sleep(pause) // what the second one's creation causes has come to rest
+	time.Sleep(pause) // until the operator has nothing left to do for the second one
 
 	backends, err := c.Watch(ctx, &v1alpha1.ExternalBackendList{}, client.InNamespace(namespace))
 	if err != nil {
@@ -175,7 +178,7 @@ func backend(way way, service, suffix string) *v1alpha1.ExternalBackend {
 	return b
 }
 
-// await reads events until one is wanted; name is the ExternalBackend's of the slice.
+// await reads events until wanted reports true. name is the ExternalBackend of the slice.
 func await(ctx context.Context, w watch.Interface, wanted func(e watch.Event, name string) bool) error {
 	for {
 		select {

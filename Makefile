@@ -25,6 +25,8 @@ export GOWORK := off
 # All commands except the race detector have the same setting, so that they share one build cache.
 export CGO_ENABLED := 0
 
+# test/prometheus is not among them: its go.mod can't be tidied where modules that only the service discovery of
+# Prometheus needs are not reachable, and linting it takes minutes.
 MODULES := . devcluster test test/bench/slices tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 CONTROLLER_GEN := $(TOOL) controller-gen

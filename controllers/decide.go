@@ -13,10 +13,10 @@ type action int
 const (
 	// keep leaves the slices as they are.
 	keep action = iota
-	// withdrawDenied leaves the endpoints that are published, less those that policy refuses.
-	withdrawDenied
-	// withdraw deletes all slices.
-	withdraw
+	// keepPermitted leaves the endpoints that are published, less those that policy refuses.
+	keepPermitted
+	// withdrawAll deletes all slices.
+	withdrawAll
 	// reportEmpty reports that nothing is published, if no slice is left. It deletes none.
 	reportEmpty
 	// publishName publishes the name of the target itself.
@@ -25,14 +25,14 @@ const (
 	publish
 )
 
-// conflict is the reason why an ExternalBackend can't have its Service.
-type conflict int
+// serviceConflict is the reason why an ExternalBackend can't have its Service.
+type serviceConflict int
 
 const (
-	noConflict conflict = iota
-	// foreignService is a Service that is protected, chooses its endpoints itself, or is somebody
+	noConflict serviceConflict = iota
+	// unusableService is a Service that is protected, chooses its endpoints itself, or is somebody
 	// else's.
-	foreignService
+	unusableService
 	// predecessorsService is a Service of an earlier ExternalBackend of the same name, which the
 	// garbage collector is about to delete.
 	predecessorsService
@@ -51,7 +51,7 @@ type situation struct {
 	// specKnown reports whether that spec is valid. After a restart, the last valid one is not
 	// known.
 	specKnown bool
-	conflict  conflict
+	conflict  serviceConflict
 	// service is the Service after it was written; nil where it is missing.
 	service   *corev1.Service
 	hasSlices bool
@@ -68,22 +68,22 @@ type decision struct {
 // decide returns the first row that matches.
 //
 //	spec          Service                       slices  action          Programmed
-//	any           foreign                       any     withdraw        ServiceConflict
-//	not known     any                           any     withdrawDenied  as before
+//	any           unusable                      any     withdrawAll     ServiceConflict
+//	not known     any                           any     keepPermitted   as before
 //	any           of a predecessor              any     keep            ApplyFailed
 //	any           another conflict              none    reportEmpty     ServiceConflict
 //	any           another conflict and missing  any     reportEmpty     ServiceConflict
 //	any           unsettled                     any     keep            Programmed*
-//	ExternalName  present, of another type      any     withdrawDenied  Programmed*
-//	ExternalName  ExternalName, or missing      any     withdraw        Programmed
+//	ExternalName  present, of another type      any     keepPermitted   Programmed*
+//	ExternalName  ExternalName, or missing      any     withdrawAll     Programmed
 //	managed       missing                       any     reportEmpty     Programmed*
 //	managed       ExternalName: between types   any     keep            Programmed
 //	serviceRef    missing                       none    reportEmpty     ServiceNotFound
 //	Passthrough   any                           any     publishName     Programmed
 //	any           any                           any     publish         Programmed
 //
-// With another conflict, the rows below the two that name it say ServiceConflict. A write that
-// fails has its own reason. In the rows with a star, the write of the Service has usually failed.
+// For another conflict all later rows report ServiceConflict. In the rows with a star, the reason of
+// a failed write of the Service usually replaces Programmed.
 func decide(s situation) decision {
 	programmed := v1alpha1.ReasonProgrammed
 	if s.conflict == otherConflict {
@@ -94,10 +94,10 @@ func decide(s situation) decision {
 	isAlias := !missing && s.service.Spec.Type == corev1.ServiceTypeExternalName
 
 	switch {
-	case s.conflict == foreignService:
-		return decision{withdraw, v1alpha1.ReasonServiceConflict}
+	case s.conflict == unusableService:
+		return decision{withdrawAll, v1alpha1.ReasonServiceConflict}
 	case !s.specKnown:
-		return decision{withdrawDenied, ""}
+		return decision{keepPermitted, ""}
 	case s.conflict == predecessorsService:
 		return decision{keep, v1alpha1.ReasonApplyFailed}
 	case s.conflict == otherConflict && !s.hasSlices, s.conflict == otherConflict && missing:
@@ -105,9 +105,9 @@ func decide(s situation) decision {
 	case s.conflict == unsettledService:
 		return decision{keep, programmed}
 	case wantsAlias && !missing && !isAlias:
-		return decision{withdrawDenied, programmed}
+		return decision{keepPermitted, programmed}
 	case wantsAlias:
-		return decision{withdraw, programmed}
+		return decision{withdrawAll, programmed}
 	case managed && missing:
 		return decision{reportEmpty, programmed}
 	case managed && isAlias:

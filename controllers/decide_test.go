@@ -44,26 +44,26 @@ func TestDecideFollowsItsTable(t *testing.T) {
 		row        string
 		backend    *v1alpha1.ExternalBackend
 		specKnown  bool
-		conflict   conflict
+		conflict   serviceConflict
 		service    *corev1.Service
 		hasSlices  bool
 		action     action
 		programmed string
 	}{
-		{"foreign", alias, known, foreignService, present, slices, withdraw, conflicts},
-		{"foreign, serviceRef", refers, known, foreignService, present, slices, withdraw, conflicts},
-		{"foreign, spec not known", clusterIP, !known, foreignService, present, slices, withdraw, conflicts},
-		{"spec not known", clusterIP, !known, noConflict, present, slices, withdrawDenied, ""},
-		{"spec not known, of a predecessor", alias, !known, predecessorsService, present, slices, withdrawDenied, ""},
+		{"foreign", alias, known, unusableService, present, slices, withdrawAll, conflicts},
+		{"foreign, serviceRef", refers, known, unusableService, present, slices, withdrawAll, conflicts},
+		{"foreign, spec not known", clusterIP, !known, unusableService, present, slices, withdrawAll, conflicts},
+		{"spec not known", clusterIP, !known, noConflict, present, slices, keepPermitted, ""},
+		{"spec not known, of a predecessor", alias, !known, predecessorsService, present, slices, keepPermitted, ""},
 		{"of a predecessor", alias, known, predecessorsService, present, slices, keep, applyFailed},
 		{"another conflict, no slices", alias, known, otherConflict, present, none, reportEmpty, conflicts},
 		{"another conflict, missing", alias, known, otherConflict, missing, slices, reportEmpty, conflicts},
 		{"unsettled, missing", alias, known, unsettledService, missing, slices, keep, programmed},
 		{"unsettled", clusterIP, known, unsettledService, present, slices, keep, programmed},
-		{"ExternalName, not converted", alias, known, noConflict, present, slices, withdrawDenied, programmed},
-		{"ExternalName, in conflict", alias, known, otherConflict, present, slices, withdrawDenied, conflicts},
-		{"ExternalName", alias, known, noConflict, isAlias, slices, withdraw, programmed},
-		{"ExternalName, missing", alias, known, noConflict, missing, none, withdraw, programmed},
+		{"ExternalName, not converted", alias, known, noConflict, present, slices, keepPermitted, programmed},
+		{"ExternalName, in conflict", alias, known, otherConflict, present, slices, keepPermitted, conflicts},
+		{"ExternalName", alias, known, noConflict, isAlias, slices, withdrawAll, programmed},
+		{"ExternalName, missing", alias, known, noConflict, missing, none, withdrawAll, programmed},
 		{"managed, missing", clusterIP, known, noConflict, missing, slices, reportEmpty, programmed},
 		{"managed, between types", headless, known, noConflict, isAlias, slices, keep, programmed},
 		{"serviceRef, missing", passes, known, noConflict, missing, none, reportEmpty, notFound},

@@ -13,9 +13,9 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// finished reports whether nothing is left to do for b, because it is being deleted or gone. If
+// isDeleted reports whether nothing is left to do for b, because it is being deleted or gone. If
 // another finalizer blocks its deletion, existing slices are kept current, and nothing is created.
-func (r *Reconciler) finished(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation) (bool, error) {
+func (r *Reconciler) isDeleted(ctx context.Context, b *v1alpha1.ExternalBackend, o *observation) (bool, error) {
 	if !b.DeletionTimestamp.IsZero() && len(o.slices) == 0 {
 		return true, nil
 	}

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// Each object gets at most maxEvents events per eventWindow. At most maxEndpointEvents of them are
-// about single endpoints, so that there is always room for more important ones. The rest is counted
-// and summed up in one event.
+// Each object gets at most maxEvents events per eventWindow. Events about single endpoints are
+// admitted only while fewer than maxEndpointEvents of any kind have been, so that there is always
+// room for more important ones. The rest is counted and summed up in one event. The log has a
+// budget of the same size.
 const (
 	maxEvents         = 10
 	maxEndpointEvents = 7

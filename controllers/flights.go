@@ -17,10 +17,10 @@ const (
 	// more of them than processors. But each may hold the plan of a large ExternalBackend in
 	// memory.
 	workers = 16
-	// patience is how long a reconcile may wait for the API server in all before its worker starts
+	// workerPatience is how long a reconcile may wait for the API server in all before its worker starts
 	// another one. It is shorter when many wait already, so that many slow reconciles together
 	// occupy the workers hardly longer than one does.
-	patience = 500 * time.Millisecond
+	workerPatience = 500 * time.Millisecond
 	// maxDetached bounds how many reconciles wait without a worker. All others keep theirs.
 	maxDetached = 128
 )
@@ -43,9 +43,10 @@ type flights struct {
 type flight struct {
 	patience time.Duration
 	waited   time.Duration // for the API server, before the request under way
-	late     chan struct{} // closed when it has waited for longer than its patience
-	lateOnce sync.Once
-	done     chan struct{}
+	// impatient is closed when the flight has waited for longer than its patience.
+	impatient     chan struct{}
+	impatientOnce sync.Once
+	done          chan struct{}
 
 	result ctrl.Result // result and err are there when done is closed
 	err    error
@@ -64,7 +65,7 @@ func awaiting(ctx context.Context) (over func()) {
 		return func() {}
 	}
 	start := time.Now()
-	timer := time.AfterFunc(max(0, f.patience-f.waited), func() { f.lateOnce.Do(func() { close(f.late) }) })
+	timer := time.AfterFunc(max(0, f.patience-f.waited), func() { f.impatientOnce.Do(func() { close(f.impatient) }) })
 	return func() {
 		timer.Stop()
 		f.waited += time.Since(start)
@@ -81,7 +82,7 @@ func (f *flights) run(ctx context.Context, req ctrl.Request, do reconcile.Func) 
 	go f.execute(ctx, req, current, do) // run or wait waits for it
 	select {
 	case <-current.done:
-	case <-current.late:
+	case <-current.impatient:
 		if f.detach(current) {
 			return ctrl.Result{}, nil
 		}
@@ -111,7 +112,8 @@ func (f *flights) begin(key types.NamespacedName) (*flight, ctrl.Result, error) 
 		f.byKey = map[types.NamespacedName]*flight{}
 	}
 	current := &flight{
-		patience: patience / time.Duration(1+f.detached/workers), late: make(chan struct{}), done: make(chan struct{}),
+		patience:  workerPatience / time.Duration(1+f.detached/workers),
+		impatient: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.byKey[key] = current
 	return current, ctrl.Result{}, nil

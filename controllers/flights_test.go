@@ -100,11 +100,11 @@ func TestDetachedReconcileHandsItsResultOver(t *testing.T) {
 					return ctrl.Result{}, failure
 				}
 				start := time.Now()
-				if _, err := f.run(t.Context(), req, do); err != nil || time.Since(start) != patience {
+				if _, err := f.run(t.Context(), req, do); err != nil || time.Since(start) != workerPatience {
 					t.Errorf("returned after %v, error %v", time.Since(start), err)
 				}
 				if tt.again {
-					if _, err := f.run(t.Context(), req, do); err != nil || runs != 1 || time.Since(start) != patience {
+					if _, err := f.run(t.Context(), req, do); err != nil || runs != 1 || time.Since(start) != workerPatience {
 						t.Errorf("while it goes on: run %d times, error %v", runs, err)
 					}
 				}

@@ -165,9 +165,9 @@ func TestForeignEndpointsAreMarkedOnce(t *testing.T) {
 	service := scenarios[len(scenarios)-1].objects()[0]
 	endpoints := &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Name: shop.Name, Namespace: shop.Namespace, UID: "uid-of-endpoints"},
-		Subsets: []corev1.EndpointSubset{
+		Subsets: []corev1.EndpointSubset{ //nolint:staticcheck // existing ones must be taken over
 			{Addresses: []corev1.EndpointAddress{{IP: "203.0.113.1"}}, Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}}},
-		}, //nolint:staticcheck // as above
+		},
 	}
 	env := newTestEnv(t, service, endpoints)
 	reported := &eventReasons{}

@@ -69,7 +69,7 @@ func TestTakingOverWaitsForAReadyEndpoint(t *testing.T) {
 		env := newTestEnv(t, service, slice)
 		env.spec(specWith(attaching))
 		env.settle()
-		time.Sleep(keptGrace)
+		time.Sleep(retainedGrace)
 		env.settle()
 		if env.slices()[slice.Name] == nil {
 			t.Error("the kept slice is gone although none of our endpoints is ready")
@@ -92,12 +92,12 @@ func TestReturningSiblingKeepsItsSlices(t *testing.T) {
 		setVerdict(probe.Healthy, 1, 9)(env)
 		env.spec(specWith(attaching))
 		env.settle()
-		time.Sleep(keptGrace / 2)
+		time.Sleep(retainedGrace / 2)
 		former := attachedBackend("former", shop.Name)
 		former.CreationTimestamp = metav1.Now()
 		env.ok(env.live.Create(t.Context(), former))
 		env.settle()
-		time.Sleep(keptGrace)
+		time.Sleep(retainedGrace)
 		env.settle()
 		if env.slices()[slice.Name] == nil {
 			t.Error("the slice of the one that has come back was taken over")

@@ -149,5 +149,5 @@ func (r *Reconciler) previousAdopterGone(
 	if err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &adopter); err != nil {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
-	return collected(&adopter) || adopter.Spec.ServiceRef != nil || plan.ServiceName(&adopter) != service.Name, nil
+	return isBeingCollected(&adopter) || adopter.Spec.ServiceRef != nil || plan.ServiceName(&adopter) != service.Name, nil
 }

@@ -33,22 +33,23 @@ const (
 type others struct {
 	// siblings are the other ExternalBackends on the Service.
 	siblings []plan.Sibling
-	foreign
-	// retainedUntil is when more slices of former siblings become removable; zero for never.
+	foreignPublishers
+	// retainedUntil is when more slices of former siblings become replaceable; zero for never.
 	retainedUntil time.Time
-	// handover is what the foreign objects that may be removed publish, and what former siblings
-	// left.
+	// handover is what former siblings left, and what the replaceable foreign objects publish if we
+	// adopt the Service. Without adoption these are remains of a selector that is gone, and may go
+	// at once.
 	handover []endpointslice.Endpoint
 }
 
-// foreign is what somebody else publishes behind the Service.
-type foreign struct {
+// foreignPublishers are what somebody else publishes behind the Service.
+type foreignPublishers struct {
 	// conflicting names what we may not remove.
 	conflicting []string
-	// removableSlices and removableEndpoints are what we may remove once our endpoints are
-	// published.
-	removableSlices    []*discoveryv1.EndpointSlice
-	removableEndpoints *metav1.PartialObjectMetadata
+	// replaceableSlices and replaceableEndpoints are what we may remove once our endpoints are
+	// published. readOthers adds the slices of former siblings that are due.
+	replaceableSlices    []*discoveryv1.EndpointSlice
+	replaceableEndpoints *metav1.PartialObjectMetadata
 	// mirroredSlices are deleted together with the Endpoints that they mirror.
 	mirroredSlices []*discoveryv1.EndpointSlice
 }
@@ -68,8 +69,8 @@ func (r *Reconciler) readOthers(
 	behind = slices.DeleteFunc(behind, func(s *discoveryv1.EndpointSlice) bool { return names[s.Name] })
 	// The cache lists in no order, but a status must not change while nothing else does.
 	slices.SortFunc(behind, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-	var abandoned []*discoveryv1.EndpointSlice
-	if o.siblings, abandoned, err = r.readSiblings(ctx, b, behind); err != nil {
+	var orphaned []*discoveryv1.EndpointSlice
+	if o.siblings, orphaned, err = r.readSiblings(ctx, b, behind); err != nil {
 		return o, err
 	}
 	endpoints, err := r.readEndpoints(ctx, key, state)
@@ -77,11 +78,11 @@ func (r *Reconciler) readOthers(
 		return o, err
 	}
 
-	o.foreign = classifyForeign(b, service, behind, endpoints)
-	retained := o.classifyAbandoned(abandoned)
-	removable := len(o.removableSlices)+len(o.mirroredSlices) > 0 || o.removableEndpoints != nil
-	if adopts(b) && removable {
-		published, err := r.readHandover(ctx, key, &o.foreign)
+	o.foreignPublishers = classifyForeign(b, service, behind, endpoints)
+	retained := o.classifyOrphaned(orphaned)
+	replaceable := len(o.replaceableSlices)+len(o.mirroredSlices) > 0 || o.replaceableEndpoints != nil
+	if adopts(b) && replaceable {
+		published, err := r.readHandover(ctx, key, &o.foreignPublishers)
 		if err != nil {
 			return o, err
 		}
@@ -89,7 +90,7 @@ func (r *Reconciler) readOthers(
 	}
 
 	due, next := state.takeOver(retained, r.now())
-	o.removableSlices, o.retainedUntil = append(o.removableSlices, due...), next
+	o.replaceableSlices, o.retainedUntil = append(o.replaceableSlices, due...), next
 	return o, nil
 }
 
@@ -97,7 +98,7 @@ func (r *Reconciler) readOthers(
 // slices whose ExternalBackend is gone.
 func (r *Reconciler) readSiblings(
 	ctx context.Context, b *v1alpha1.ExternalBackend, behind []*discoveryv1.EndpointSlice,
-) (out []plan.Sibling, abandoned []*discoveryv1.EndpointSlice, err error) {
+) (out []plan.Sibling, orphaned []*discoveryv1.EndpointSlice, err error) {
 	bySibling := map[string][]*discoveryv1.EndpointSlice{}
 	for _, s := range behind {
 		if managedByUs(s) {
@@ -111,8 +112,8 @@ func (r *Reconciler) readSiblings(
 		var sibling v1alpha1.ExternalBackend
 		err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &sibling)
 		switch {
-		case apierrors.IsNotFound(err), err == nil && collected(&sibling):
-			abandoned = append(abandoned, theirs...)
+		case apierrors.IsNotFound(err), err == nil && isBeingCollected(&sibling):
+			orphaned = append(orphaned, theirs...)
 		case err != nil:
 			return nil, nil, err
 		default:
@@ -120,7 +121,7 @@ func (r *Reconciler) readSiblings(
 			out = append(out, plan.Sibling{Name: name, Older: isOlder(&sibling, b), Endpoints: published})
 		}
 	}
-	return out, abandoned, nil
+	return out, orphaned, nil
 }
 
 // isOlder reports whether a was created before b.
@@ -153,14 +154,14 @@ func (r *Reconciler) readEndpoints(
 func classifyForeign(
 	b *v1alpha1.ExternalBackend, service *corev1.Service,
 	behind []*discoveryv1.EndpointSlice, endpoints *metav1.PartialObjectMetadata,
-) foreign {
-	var out foreign
+) foreignPublishers {
+	var out foreignPublishers
 	owned := b.Spec.ServiceRef == nil && service != nil && plan.Owns(b, service)
 	mirrors := endpoints.Name != "" && endpoints.Labels[discoveryv1.LabelSkipMirror] != "true"
-	removable := mirrors && (adopts(b) || owned && endpoints.Labels[labelEndpointsOwner] != "")
+	replaceable := mirrors && (adopts(b) || owned && endpoints.Labels[labelEndpointsOwner] != "")
 	switch {
-	case removable:
-		out.removableEndpoints = endpoints
+	case replaceable:
+		out.replaceableEndpoints = endpoints
 	case mirrors:
 		out.conflicting = append(out.conflicting, fmt.Sprintf("Endpoints %q", endpoints.Name))
 	}
@@ -169,10 +170,10 @@ func classifyForeign(
 		manager := s.Labels[discoveryv1.LabelManagedBy]
 		switch {
 		case managedByUs(s):
-		case manager == managedByMirroring && (removable || !mirrors):
+		case manager == managedByMirroring && (replaceable || !mirrors):
 			out.mirroredSlices = append(out.mirroredSlices, s)
 		case manager == managedByCore && (owned || adopts(b)), adopts(b) && metav1.GetControllerOf(s) == nil:
-			out.removableSlices = append(out.removableSlices, s)
+			out.replaceableSlices = append(out.replaceableSlices, s)
 		default:
 			out.conflicting = append(out.conflicting, fmt.Sprintf("EndpointSlice %q", s.Name))
 		}
@@ -185,12 +186,13 @@ func adopts(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.Service != nil && b.Spec.Service.AdoptionPolicy == v1alpha1.AdoptionPolicyIfSelectorless
 }
 
-// classifyAbandoned decides about slices whose ExternalBackend is gone. Those without an owner wait
+// classifyOrphaned decides about slices whose ExternalBackend is gone. Those without an owner wait
 // for it to come back, as in a restore: nobody touches them, and their addresses stay claimed. All
 // others are taken over: those that the garbage collector is about to delete with the
-// ExternalBackend, and, in time, those that were retained with the Service, which it returns.
-func (o *others) classifyAbandoned(abandoned []*discoveryv1.EndpointSlice) (retained []*discoveryv1.EndpointSlice) {
-	for _, s := range abandoned {
+// ExternalBackend, and those that were retained with the Service. It returns the retained ones;
+// they are taken over after retainedGrace.
+func (o *others) classifyOrphaned(orphaned []*discoveryv1.EndpointSlice) (retained []*discoveryv1.EndpointSlice) {
+	for _, s := range orphaned {
 		published := endpointslice.Published([]*discoveryv1.EndpointSlice{s}).Endpoints()
 		if ownerless(s) {
 			name := s.Labels[v1alpha1.LabelName]
@@ -208,10 +210,10 @@ func (o *others) classifyAbandoned(abandoned []*discoveryv1.EndpointSlice) (reta
 // readHandover reads the endpoints of foreign objects that may be removed. The cache does not keep
 // them.
 func (r *Reconciler) readHandover(
-	ctx context.Context, service types.NamespacedName, o *foreign,
+	ctx context.Context, service types.NamespacedName, o *foreignPublishers,
 ) ([]endpointslice.Endpoint, error) {
 	var full []*discoveryv1.EndpointSlice
-	for _, s := range slices.Concat(o.removableSlices, o.mirroredSlices) {
+	for _, s := range slices.Concat(o.replaceableSlices, o.mirroredSlices) {
 		var live discoveryv1.EndpointSlice
 		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(s), &live); err == nil {
 			full = append(full, &live)
@@ -220,7 +222,7 @@ func (r *Reconciler) readHandover(
 		}
 	}
 	published := endpointslice.Published(full).Endpoints()
-	if o.removableEndpoints == nil {
+	if o.replaceableEndpoints == nil {
 		return published, nil
 	}
 
@@ -233,7 +235,7 @@ func (r *Reconciler) readHandover(
 
 // message names what others publish behind the Service and we may not remove; "" where
 // there is nothing.
-func (o *foreign) message(service string) string {
+func (o *foreignPublishers) message(service string) string {
 	if len(o.conflicting) == 0 {
 		return ""
 	}
@@ -245,12 +247,12 @@ func (o *foreign) message(service string) string {
 	return text + "."
 }
 
-// keptGrace is how long slices that were retained with their Service wait for their ExternalBackend
+// retainedGrace is how long slices that were retained with their Service wait for their ExternalBackend
 // before a sibling takes them over. Whoever deletes or applies several at once does so in some
 // order.
-const keptGrace = 10 * time.Second
+const retainedGrace = 10 * time.Second
 
-// takeOver returns the retained slices whose ExternalBackend has been gone for keptGrace, and when
+// takeOver returns the retained slices whose ExternalBackend has been gone for retainedGrace, and when
 // there will be more.
 func (s *planningState) takeOver(
 	retained []*discoveryv1.EndpointSlice, now time.Time,
@@ -262,7 +264,7 @@ func (s *planningState) takeOver(
 		if since, ok := s.goneSince[name]; ok {
 			goneSince[name] = since
 		}
-		if at := goneSince[name].Add(keptGrace); at.After(now) {
+		if at := goneSince[name].Add(retainedGrace); at.After(now) {
 			next = earlier(next, at)
 		} else {
 			due = append(due, slice)
@@ -272,9 +274,9 @@ func (s *planningState) takeOver(
 	return due, next
 }
 
-// collected reports whether the garbage collector is deleting b: it deletes or releases what b
+// isBeingCollected reports whether the garbage collector is deleting b: it deletes or releases what b
 // owns, and then removes its finalizer.
-func collected(b *v1alpha1.ExternalBackend) bool {
+func isBeingCollected(b *v1alpha1.ExternalBackend) bool {
 	return !b.DeletionTimestamp.IsZero() && slices.ContainsFunc(b.Finalizers, func(f string) bool {
 		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
 	})

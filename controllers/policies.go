@@ -32,8 +32,8 @@ type policies struct {
 
 	// wake has room for one value. It makes run compile policy.
 	wake chan struct{}
-	// enqueue has the ExternalBackends reconciled that have an affected address: one that policy
-	// classifies differently now. Where affected is nil it has all of them reconciled.
+	// enqueue enqueues the ExternalBackends with an affected address, which is one that policy
+	// classifies differently now. It enqueues all of them if affected is nil.
 	enqueue func(ctx context.Context, affected func(netip.Addr) bool)
 
 	mu         sync.Mutex  // held while policy is compiled

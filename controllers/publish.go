@@ -22,7 +22,7 @@ type slicePlan struct {
 	candidates  plan.Candidates
 	publication plan.Publication
 	changes     endpointslice.Changes
-	// handedOver reports whether others may stop to publish once the changes are written.
+	// handedOver reports whether others' endpoints may be removed once the changes are written.
 	handedOver bool
 }
 
@@ -37,7 +37,7 @@ func (r *reconciliation) publish(ctx context.Context) {
 	r.reportMismatch(&p.traits, &p.candidates)
 
 	r.result.next = earlier(r.result.next, p.publication.Next)
-	status := &r.result.status
+	status := &r.result.statusInput
 	status.Candidates, status.Publication = &p.candidates, &p.publication
 	status.Blind = r.state.engines.blind()
 }
@@ -84,7 +84,7 @@ func (r *reconciliation) planSlices() slicePlan {
 		Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes, NamedAddrs: state.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, template)
 	r.probe(&candidates)
-	state.siblings, state.named, state.denied = o.siblings, candidates.NamedAddrs(state.named), nil
+	state.siblings, state.named, state.refused = o.siblings, candidates.NamedAddrs(state.named), nil
 
 	publication := plan.Publish(plan.PublishInput{
 		Backend: r.backend, Published: published, State: engines.state, Tier: state.tier,
@@ -115,8 +115,8 @@ func (r *reconciliation) resolve(
 ) map[string]plan.Answer {
 	names := r.targetNames(families, published)
 	engines := &r.state.engines
-	r.Resolver.Sync(r.key(), r.permittedDNS(), names.wanted(!engines.started))
-	engines.started = true
+	r.Resolver.Sync(r.key(), r.permittedDNS(), names.wanted(!engines.namesHandedOver))
+	engines.namesHandedOver = true
 	return names.answers(r.Resolver.Snapshot(r.key()))
 }
 
@@ -149,13 +149,13 @@ func (r *reconciliation) publishName(ctx context.Context) {
 
 	candidates := plan.NoEndpoints(r.backend, notes)
 	r.reportMismatch(&traits, &candidates)
-	r.result.status.Candidates, r.result.status.Publication = &candidates, &publication
+	r.result.statusInput.Candidates, r.result.statusInput.Publication = &candidates, &publication
 }
 
 // removeForeignEndpoints removes what others publish behind the Service and may be removed, now
 // that our endpoints are published.
 func (r *reconciliation) removeForeignEndpoints(ctx context.Context) {
-	for _, s := range r.observed.removableSlices {
+	for _, s := range r.observed.replaceableSlices {
 		err := r.Delete(ctx, s, client.Preconditions{UID: &s.UID})
 		if err == nil {
 			r.result.events = append(r.result.events, foreignRemovedEvent("EndpointSlice", s.Name))
@@ -165,7 +165,7 @@ func (r *reconciliation) removeForeignEndpoints(ctx context.Context) {
 		}
 	}
 
-	live := r.observed.removableEndpoints
+	live := r.observed.replaceableEndpoints
 	if live == nil {
 		return
 	}

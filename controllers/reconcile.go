@@ -33,7 +33,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: r.after(next)}, err
 	case err != nil:
 		return ctrl.Result{}, err
-	case collected(&b):
+	case isBeingCollected(&b):
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -56,7 +56,7 @@ func (r *Reconciler) reconcileBackend(ctx context.Context, b *v1alpha1.ExternalB
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		if finished, err := r.finished(ctx, b, observed); finished || err != nil {
+		if deleted, err := r.isDeleted(ctx, b, observed); deleted || err != nil {
 			r.forget(key)
 			return ctrl.Result{}, err
 		}
@@ -71,15 +71,16 @@ func (r *Reconciler) reconcileBackend(ctx context.Context, b *v1alpha1.ExternalB
 	}
 }
 
-// act writes the Service, decides about the slices, and does what was decided. It reports nothing.
+// act writes the Service, decides about the slices, and does what was decided. It
+// only collects what to report.
 func (r *reconciliation) act(ctx context.Context) {
-	r.ownService(ctx)
+	r.setServiceOwner(ctx)
 
-	conflict, why := r.conflict()
+	conflict, why := r.findServiceConflict()
 	if r.observed.specKnown {
 		r.updateReferences(ctx)
 		if conflict == noConflict && r.backend.DeletionTimestamp.IsZero() {
-			conflict = r.bringService(ctx)
+			conflict = r.ensureService(ctx)
 		}
 	}
 	d := decide(situation{
@@ -95,18 +96,18 @@ func (r *reconciliation) act(ctx context.Context) {
 	}
 	switch d.action {
 	case keep:
-	case withdrawDenied:
-		r.withdrawDenied(ctx)
-	case withdraw:
-		r.withdraw(ctx)
+	case keepPermitted:
+		r.keepPermitted(ctx)
+	case withdrawAll:
+		r.withdrawAll(ctx)
 	case reportEmpty:
-		r.reportWithdrawn()
+		r.reportEmpty()
 	case publishName:
 		r.publishName(ctx)
 	case publish:
 		r.publish(ctx)
 	}
-	r.result.status.Programmed = cmp.Or(r.result.status.Programmed, d.programmed)
+	r.result.statusInput.Programmed = cmp.Or(r.result.statusInput.Programmed, d.programmed)
 }
 
 // updateReferences reads the Secrets and ConfigMaps of the spec, if that is due.
@@ -114,7 +115,7 @@ func (r *reconciliation) updateReferences(ctx context.Context) {
 	refs := readReferences(ctx, r.Live, r.backend, r.state.planning.refs, r.now())
 	r.state.planning.refs = refs
 	r.result.next = earlier(refs.next(r.backend), r.observed.retainedUntil)
-	r.result.status.References = &refs.problem
+	r.result.statusInput.References = &refs.problem
 }
 
 // finish reports what was done, and returns when to reconcile again.
@@ -143,7 +144,7 @@ func (r *reconciliation) requeueAfter(statusDue time.Time) time.Duration {
 func (r *reconciliation) retryAt() time.Time {
 	refusals := &r.state.planning.refusals
 	switch {
-	case r.result.late:
+	case r.result.outOfTime:
 		return r.now()
 	case !r.result.refused:
 		*refusals = 0

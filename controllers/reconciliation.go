@@ -25,9 +25,9 @@ type reconciliation struct {
 	observed *observation
 	state    *backendState
 
-	// service is the Service as it was read or written last. Where it can't be given the ports of
-	// the spec, it has them all the same, and oldService is the Service as it is: endpoints are
-	// published for the ports of both.
+	// service is the Service as read or written last. If it can't get the ports of the spec, service
+	// is a copy with those ports, and oldService is the real one. Endpoints are published for the
+	// ports of both.
 	service, oldService *corev1.Service
 	// slices are ours, as they were read or created.
 	slices []*discoveryv1.EndpointSlice
@@ -51,7 +51,7 @@ func newReconciliation(
 	return &reconciliation{
 		Reconciler: r, backend: observed.backend, observed: observed, state: state,
 		service: observed.service, slices: observed.slices,
-		result: result{events: events, status: plan.StatusInput{
+		result: result{events: events, statusInput: plan.StatusInput{
 			Backend: observed.backend, Service: observed.service, Previous: observed.status,
 			TargetMemory: state.reported.targets, Invalid: observed.invalid, Now: r.now(),
 		}},
@@ -65,7 +65,7 @@ func (r *reconciliation) managesService() bool { return r.backend.Spec.ServiceRe
 
 // result is what one attempt did, for status and events.
 type result struct {
-	status plan.StatusInput
+	statusInput plan.StatusInput
 	// next is when time alone changes something; zero for never.
 	next time.Time
 	err  error
@@ -74,29 +74,29 @@ type result struct {
 	stale bool
 	// refused is set when the API server refused a write for a reason that hardly goes away soon.
 	refused bool
-	// late is set when there was no time for all writes.
-	late bool
+	// outOfTime is set when there was no time for all writes.
+	outOfTime bool
 	// events are those that do not follow from status.
 	events []pendingEvent
 }
 
 // fail reports in status why something is not programmed, and has the reconcile repeated if an
 // error is the reason. The first reason counts.
-func (o *result) fail(reason, message string, err error) {
-	if o.ok() {
-		o.status.Programmed, o.status.ProgrammedMessage = reason, message
+func (r *result) fail(reason, message string, err error) {
+	if r.ok() {
+		r.statusInput.Programmed, r.statusInput.ProgrammedMessage = reason, message
 	}
 	switch {
 	case err == nil, apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // all is deleted with its namespace
 	case refused(err):
-		o.refused = true
-	case o.err == nil:
-		o.err = err
+		r.refused = true
+	case r.err == nil:
+		r.err = err
 	}
 }
 
 // ok reports whether nothing has failed so far.
-func (o *result) ok() bool { return o.status.Programmed == "" }
+func (r *result) ok() bool { return r.statusInput.Programmed == "" }
 
 // assumePorts goes on as if the Service had the ports of the spec, which it can't be given at
 // present. Endpoints are published for these ports and for those that the Service has.

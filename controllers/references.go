@@ -25,11 +25,11 @@ const (
 	// referencePeriod is how often Secrets and ConfigMaps are read again. They are not watched,
 	// because that would need the right to list them.
 	referencePeriod = time.Minute
-	// referenceRetry takes its place for recentlyMissing after one was first missing or unusable:
-	// somebody may be about to create it. If the API server did not answer, the time doubles with
-	// each try, up to referencePeriod.
-	referenceRetry  = 5 * time.Second
-	recentlyMissing = 2 * time.Minute
+	// referenceRetry is used instead for the first fastRetryTime after a reference was found missing
+	// or unusable: somebody may be about to create it. If the API server did not answer, the time
+	// doubles with each try, up to referencePeriod.
+	referenceRetry = 5 * time.Second
+	fastRetryTime  = 2 * time.Minute
 )
 
 // references is what the Secrets and ConfigMaps of an ExternalBackend contain.
@@ -54,7 +54,7 @@ func (r *references) period() time.Duration {
 	switch {
 	case r.failures > 0:
 		return min(referenceRetry<<min(r.failures-1, 10), referencePeriod)
-	case r.problem.Reason != "" && r.read.Sub(r.missingSince) < recentlyMissing:
+	case r.problem.Reason != "" && r.read.Sub(r.missingSince) < fastRetryTime:
 		return referenceRetry
 	default:
 		return referencePeriod

@@ -24,13 +24,13 @@ const statusPeriod = 10 * time.Second
 func (r *reconciliation) report(ctx context.Context) (time.Time, error) {
 	state := &r.state.reported
 	before := r.observed.status
-	planned := plan.Status(r.result.status)
+	planned := plan.Status(r.result.statusInput)
 	after := planned.Status
 	state.targets = planned.TargetMemory
 	r.Metrics.status(r.key(), &after)
 	r.result.next = earlier(r.result.next, planned.Next)
 
-	events := slices.Concat(r.result.events, r.verdictEvents(after.ActiveTier))
+	events := slices.Concat(r.result.events, r.reportVerdicts(after.ActiveTier))
 	due, err := r.writeStatus(ctx, before, after)
 	logged := events
 	if err == nil && due.IsZero() {
@@ -91,10 +91,10 @@ func sameConditions(before, after []metav1.Condition) bool {
 	return true
 }
 
-// verdictEvents report the verdicts and tiers that have changed since the last report, and set the
-// metrics. State restored from slices at startup emits no events.
-func (r *reconciliation) verdictEvents(tier *int32) []pendingEvent {
-	p := r.result.status.Publication
+// reportVerdicts returns the events about verdicts and tiers that have changed since the last
+// report, and sets the metrics. State restored from slices at startup causes no events.
+func (r *reconciliation) reportVerdicts(tier *int32) []pendingEvent {
+	p := r.result.statusInput.Publication
 	if p == nil {
 		return nil
 	}
@@ -112,6 +112,6 @@ func (r *reconciliation) verdictEvents(tier *int32) []pendingEvent {
 	}
 
 	state.last = &lastReported{verdicts: verdicts, tier: tier, failOpen: p.FailOpen, hadEndpoints: hasEndpoints}
-	r.Metrics.endpoints(r.key(), plan.CountStates(r.result.status.Candidates, p))
+	r.Metrics.endpoints(r.key(), plan.CountStates(r.result.statusInput.Candidates, p))
 	return events
 }

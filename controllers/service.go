@@ -19,8 +19,8 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// maxServiceWrites bounds the writes to a Service in one reconcile: two for a change of type, each
-// once more after a conflict.
+// maxServiceWrites bounds the writes of one loop: two for a change of type, each once more after a
+// conflict.
 const maxServiceWrites = 4
 
 // serviceGrace is how long a new ExternalBackend waits for the Service of the slices that it finds,
@@ -29,9 +29,9 @@ const serviceGrace = 30 * time.Second
 
 var errContended = errors.New("the Service was changed by others between each reading and writing")
 
-// ownService has the Service belong to whom deletionPolicy says. It is a write of its own, so that
-// the policy holds whatever happens to the rest of the spec.
-func (r *reconciliation) ownService(ctx context.Context) {
+// setServiceOwner sets the owner reference that deletionPolicy requires. It is a write of its own,
+// so that the policy holds whatever happens to the rest of the spec.
+func (r *reconciliation) setServiceOwner(ctx context.Context) {
 	for range maxServiceWrites {
 		if r.service == nil || !r.service.DeletionTimestamp.IsZero() || r.protected(r.backend) {
 			return
@@ -53,9 +53,9 @@ func (r *reconciliation) ownService(ctx context.Context) {
 	}
 }
 
-// bringService writes the Service, and before it the slices for ports that it gains. It returns
+// ensureService writes the Service, and before it the slices for ports that it gains. It returns
 // unsettledService if the slices have to wait for the Service.
-func (r *reconciliation) bringService(ctx context.Context) conflict {
+func (r *reconciliation) ensureService(ctx context.Context) serviceConflict {
 	if until := r.restoredUntil(); !until.IsZero() {
 		r.result.next = earlier(r.result.next, until)
 		message := fmt.Sprintf("Service %q does not exist, and EndpointSlices of this ExternalBackend were there before "+
@@ -93,11 +93,11 @@ func (r *reconciliation) restoredUntil() time.Time {
 // which the API server is asked. If the Service can't be given its ports, endpoints are published
 // for the ports that it has, too. applyService returns unsettledService if it finds a conflict that
 // the cache does not show yet.
-func (r *reconciliation) applyService(ctx context.Context) conflict {
+func (r *reconciliation) applyService(ctx context.Context) serviceConflict {
 	if !r.managesService() {
 		return noConflict
 	}
-	b := r.observed.withDeniedName(r.backend)
+	b := r.observed.withPublishableName(r.backend)
 	for writes := 0; ; writes++ {
 		p := plan.Service(b, r.service, r.observed.previousAdopterGone)
 		if p.Conflict != "" && !r.beingDeleted() {
@@ -188,7 +188,7 @@ func (t *headlessTransition) refused(b *v1alpha1.ExternalBackend) bool {
 		equality.Semantic.DeepEqual(t.service, b.Spec.Service) && equality.Semantic.DeepEqual(t.ports, b.Spec.Ports)
 }
 
-// leadsNowhere reports whether the Service is between two types, or its name is denied.
+// leadsNowhere reports whether the Service is between two types, or policy refuses its name.
 func (r *reconciliation) leadsNowhere() bool {
 	return r.service != nil && r.service.Spec.ExternalName == plan.UnresolvableName
 }

@@ -93,10 +93,10 @@ func (r *reconciliation) reportMismatch(t *serviceTraits, c *plan.Candidates) {
 			plan.ServiceName(b), b.Namespace, firstFew(lacking), firstFew(t.ports))
 		r.result.fail(v1alpha1.ReasonPortMismatch, message, nil)
 	case r.result.ok() && t.Headless && otherTargetPort(b) != "":
-		r.result.status.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the targets' own "+
+		r.result.statusInput.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the targets' own "+
 			"ports, and learn that of port %q from DNS SRV records alone.", otherTargetPort(b))
 	case r.result.ok() && t.ZoneHints:
-		r.result.status.ProgrammedMessage = plan.ExplainIgnoredHints(c, t.NodeHints)
+		r.result.statusInput.ProgrammedMessage = plan.ExplainIgnoredHints(c, t.NodeHints)
 	}
 }
 

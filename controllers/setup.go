@@ -90,17 +90,17 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		},
 	}
 
-	health := &healthQueue{lastWrite: func(key types.NamespacedName) time.Time {
-		if m := r.states.peek(key); m != nil {
-			return m.lastSliceWrite()
+	engineNews := &engineQueue{lastWrite: func(key types.NamespacedName) time.Time {
+		if state := r.states.peek(key); state != nil {
+			return state.lastSliceWrite()
 		}
 		return time.Time{}
 	}}
-	r.flights.requeue = health.notify
+	r.flights.requeue = engineNews.notify
 
 	sight := newSightEvents(r.Live, r.Recorder, options.Lease)
 	prober := probe.New(probe.Options{
-		Notify:         health.notify,
+		Notify:         engineNews.notify,
 		MaxConcurrent:  options.MaxConcurrentProbes,
 		Permit:         r.PermitDial,
 		Registerer:     metrics,
@@ -109,7 +109,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		Blind:          sight.changed,
 	})
 	resolver := resolve.New(resolve.Options{
-		Notify:       health.notify,
+		Notify:       engineNews.notify,
 		ResolvConf:   options.ResolvConf,
 		MaxAddresses: options.MaxAddressesPerName,
 		Registerer:   metrics,
@@ -125,7 +125,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	return r.addController(mgr, health)
+	return r.addController(mgr, engineNews)
 }
 
 // leaderRunnable runs on the leader only.

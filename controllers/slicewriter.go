@@ -3,6 +3,7 @@ package controllers
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,8 +16,8 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// writesTimeout is for how long one plan creates, updates or deletes slices. The next plan decides
-// about those that are left, from what is known by then.
+// writesTimeout bounds each of the three steps: create, update, delete. The next plan decides about
+// the slices that are left, from what is known by then.
 const writesTimeout = 30 * time.Second
 
 // maxTakenNames bounds how many names of slices are remembered because objects of others have them.
@@ -39,7 +40,7 @@ func (r *reconciliation) applySlices(ctx context.Context, changes endpointslice.
 		r.state.lastWrite.Store(new(r.now()))
 	}
 	r.result.stale = r.result.stale || w.stale
-	r.result.late = r.result.late || w.late
+	r.result.outOfTime = r.result.outOfTime || w.late
 	if w.err != nil {
 		r.result.fail(v1alpha1.ReasonApplyFailed, "EndpointSlices can't be written: "+refusal(w.err), w.err)
 	}
@@ -60,11 +61,12 @@ type sliceWriter struct {
 	unready bool // a write failed that was to make an endpoint ready
 	wrote   bool
 	stale   bool
-	late    bool  // there was no time for all
-	err     error // the first
-	// refusal is why no more slices are created: the API server would refuse them, too, and there
-	// may be very many.
-	refusal error
+	late    bool // there was no time for all
+	// err is the first that is no conflict, else the latest conflict.
+	err error
+	// stopCreating is the error after which no more slices are created: the API server refuses, or
+	// nobody answers, and there may be very many.
+	stopCreating error
 }
 
 // each writes the slices as long as there is time.
@@ -81,8 +83,8 @@ func (w *sliceWriter) each(list []*discoveryv1.EndpointSlice, write func(*discov
 }
 
 func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
-	if w.refusal != nil {
-		w.fail(s, w.refusal)
+	if w.stopCreating != nil {
+		w.fail(s, w.stopCreating)
 		return
 	}
 
@@ -98,7 +100,7 @@ func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
 	case apierrors.IsAlreadyExists(err): // the cache does not show an earlier write yet
 		w.reread(s)
 	case refused(err), apierrors.ReasonForError(err) == metav1.StatusReasonUnknown: // or nobody answers
-		w.refusal = err
+		w.stopCreating = err
 		w.state.planning.creation.refuse(s)
 	}
 	w.fail(s, err)
@@ -106,7 +108,7 @@ func (w *sliceWriter) create(s *discoveryv1.EndpointSlice) {
 
 func (w *sliceWriter) update(s *discoveryv1.EndpointSlice) {
 	if w.wouldUnpublish(s.Name, s) {
-		w.updateRetainedSlice(s.Name)
+		w.updatePostponedSlice(s.Name)
 	} else {
 		w.write(s)
 	}
@@ -149,7 +151,7 @@ func (w *sliceWriter) hasReadyReplacement(family discoveryv1.AddressType) bool {
 
 func (w *sliceWriter) delete(s *discoveryv1.EndpointSlice) {
 	if w.wouldUnpublish(s.Name, nil) {
-		w.updateRetainedSlice(s.Name)
+		w.updatePostponedSlice(s.Name)
 	} else {
 		w.remove(s)
 	}
@@ -162,9 +164,9 @@ func (w *sliceWriter) wouldUnpublish(name string, next *discoveryv1.EndpointSlic
 	return current != nil && endpointslice.WouldUnpublish(current, next, w.failed)
 }
 
-// updateRetainedSlice updates a slice that can't be given up yet. It keeps those of its endpoints
+// updatePostponedSlice updates a slice that can't be given up yet. It keeps those of its endpoints
 // that are still wanted and that policy allows there, with the conditions that are wanted now.
-func (w *sliceWriter) updateRetainedSlice(name string) {
+func (w *sliceWriter) updatePostponedSlice(name string) {
 	s := w.current[name]
 	if s.DeletionTimestamp != nil {
 		return
@@ -224,4 +226,37 @@ func (w *sliceWriter) fail(s *discoveryv1.EndpointSlice, err error) {
 func (w *sliceWriter) skip(s *discoveryv1.EndpointSlice) {
 	w.failed = append(w.failed, s)
 	w.unready = w.unready || endpointslice.MakesReady(w.current[s.Name], s)
+}
+
+// creationOrder puts the slices that the API server refused to create behind all others, the last
+// refused last. If it refuses only some, all others are created nevertheless.
+type creationOrder struct {
+	// refused holds the number of the last attempt of each refused slice, by name.
+	refused  map[string]int
+	attempts int
+}
+
+// refuse records that the API server refused to create s.
+func (o *creationOrder) refuse(s *discoveryv1.EndpointSlice) {
+	o.attempts++
+	o.refused[s.Name] = o.attempts
+}
+
+// sort returns the slices in the order in which to create them, and forgets all that are no longer
+// planned.
+func (o *creationOrder) sort(create []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	before := o.refused
+	o.refused = map[string]int{}
+	if len(before) == 0 {
+		return create
+	}
+
+	for _, s := range create {
+		if n, ok := before[s.Name]; ok {
+			o.refused[s.Name] = n
+		}
+	}
+	return slices.SortedStableFunc(slices.Values(create), func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Compare(o.refused[a.Name], o.refused[b.Name])
+	})
 }

@@ -1,15 +1,12 @@
 package controllers
 
 import (
-	"cmp"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -64,10 +61,10 @@ type planningState struct {
 	// first.
 	named []plan.NamedAddr
 
-	// denied are the endpoints that policy took away while there was no valid spec. They come back
-	// when policy allows them again, in slices with deniedLabels.
-	denied       []endpointslice.Endpoint
-	deniedLabels map[string]string
+	// refused are the endpoints that policy took away while there was no valid spec. They come back
+	// when policy allows them again, in slices with refusedLabels.
+	refused       []endpointslice.Endpoint
+	refusedLabels map[string]string
 
 	headless headlessTransition
 	creation creationOrder
@@ -115,9 +112,9 @@ type headlessTransition struct {
 
 // engineState is what the engines were told, and what the prober said.
 type engineState struct {
-	// started reports whether names and probes have been handed to the engines since the process
-	// started.
-	started bool
+	// namesHandedOver reports whether the resolver has been given names since the engines were last
+	// stopped.
+	namesHandedOver bool
 	verdicts
 	// endpoints are the probes of verdicts as the prober knows them, as of generation.
 	endpoints  []probe.Endpoint
@@ -209,37 +206,4 @@ func (s *stateStore) forget(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byKey, key)
-}
-
-// creationOrder puts the slices that the API server refused to create behind all others, the last
-// refused last. If it refuses only some, all others are created nevertheless.
-type creationOrder struct {
-	// refused holds the number of the last attempt of each refused slice, by name.
-	refused  map[string]int
-	attempts int
-}
-
-// refuse records that the API server refused to create s.
-func (o *creationOrder) refuse(s *discoveryv1.EndpointSlice) {
-	o.attempts++
-	o.refused[s.Name] = o.attempts
-}
-
-// sort returns the slices in the order in which to create them, and forgets all that are no longer
-// planned.
-func (o *creationOrder) sort(create []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	before := o.refused
-	o.refused = map[string]int{}
-	if len(before) == 0 {
-		return create
-	}
-
-	for _, s := range create {
-		if n, ok := before[s.Name]; ok {
-			o.refused[s.Name] = n
-		}
-	}
-	return slices.SortedStableFunc(slices.Values(create), func(a, b *discoveryv1.EndpointSlice) int {
-		return cmp.Compare(o.refused[a.Name], o.refused[b.Name])
-	})
 }

@@ -31,9 +31,9 @@ import (
 const maxRetry = 5 * time.Second
 
 // addController adds a controller that watches everything that a reconcile reads.
-func (r *Reconciler) addController(mgr ctrl.Manager, health *healthQueue) error {
+func (r *Reconciler) addController(mgr ctrl.Manager, engineNews *engineQueue) error {
 	r.policies.enqueue = func(ctx context.Context, affected func(netip.Addr) bool) {
-		health.add(r.requestsForAddresses(ctx, affected))
+		engineNews.add(r.requestsForAddresses(ctx, affected))
 	}
 	if err := mgr.Add(leaderRunnable(r.policies.run)); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, health *healthQueue) error 
 		Watches(&networkingv1.ServiceCIDR{}, ranges, builder.WithPredicates(onUpdate(serviceRangesChanged))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(namespaceLabelsChanged),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		WatchesRawSource(source.Func(health.start)).
+		WatchesRawSource(source.Func(engineNews.start)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
@@ -77,8 +77,8 @@ func (r *Reconciler) addController(mgr ctrl.Manager, health *healthQueue) error 
 func (r *Reconciler) overlayHandler(requests handler.MapFunc) handler.EventHandler {
 	return deletionHandler{handler.EnqueueRequestsFromMapFunc(requests), func(ctx context.Context, deleted client.Object) {
 		for _, request := range requests(ctx, deleted) {
-			if m := r.states.peek(request.NamespacedName); m != nil {
-				m.writes.DeletionSeen(deleted)
+			if state := r.states.peek(request.NamespacedName); state != nil {
+				state.writes.DeletionSeen(deleted)
 			}
 		}
 	}}
@@ -152,8 +152,8 @@ func (r *Reconciler) statusEdited(e event.UpdateEvent) bool {
 	if !ok1 || !ok2 || equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return false
 	}
-	m := r.states.peek(client.ObjectKeyFromObject(after))
-	return m == nil || m.reported.writtenVersion() != after.ResourceVersion
+	state := r.states.peek(client.ObjectKeyFromObject(after))
+	return state == nil || state.reported.writtenVersion() != after.ResourceVersion
 }
 
 // serviceRangesChanged reports whether a ServiceCIDR has other ranges, as when a cluster becomes

@@ -61,7 +61,7 @@ func runController(t *testing.T, env *testEnv) *informers {
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return env.live.RESTMapper(), nil },
 	})
 	env.ok(err)
-	env.ok(env.reconciler.addController(mgr, &healthQueue{}))
+	env.ok(env.reconciler.addController(mgr, &engineQueue{}))
 	stopped := make(chan error)
 	go func() { stopped <- mgr.Start(t.Context()) }()
 	t.Cleanup(func() { env.ok(<-stopped) })

@@ -8,46 +8,46 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// withdraw deletes all slices: the Service has no endpoints of ours, or is an alias.
-func (r *reconciliation) withdraw(ctx context.Context) {
+// withdrawAll deletes all slices: the Service has no endpoints of ours, or is an alias.
+func (r *reconciliation) withdrawAll(ctx context.Context) {
 	r.stopEngines()
 	r.applySlices(ctx, endpointslice.Changes{Delete: r.slices})
 	if r.observed.specKnown {
 		r.setNoEndpoints()
 	} else {
-		r.result.status.Filtered = &plan.Filtered{}
+		r.result.statusInput.Filtered = &plan.Filtered{}
 	}
 }
 
-// withdrawDenied keeps the published endpoints that policy allows, while there is no spec to act
+// keepPermitted keeps the published endpoints that policy allows, while there is no spec to act
 // on. Endpoints that policy refuses come back when it allows them again.
-func (r *reconciliation) withdrawDenied(ctx context.Context) {
+func (r *reconciliation) keepPermitted(ctx context.Context) {
 	state := &r.state.planning
-	if r.service == nil || len(r.slices)+len(state.denied) == 0 {
+	if r.service == nil || len(r.slices)+len(state.refused) == 0 {
 		return
 	}
 	if len(r.slices) > 0 { // the labels in the spec may be invalid
-		state.deniedLabels = endpointslice.OwnLabels(r.slices[0])
+		state.refusedLabels = endpointslice.OwnLabels(r.slices[0])
 	}
-	filtered := r.filterPublished(r.slices, state.denied)
-	former := state.denied
-	state.denied = filtered.Refused
+	filtered := r.filterPublished(r.slices, state.refused)
+	former := state.refused
+	state.refused = filtered.Refused
 	r.planned = func() []endpointslice.Endpoint { return filtered.Kept }
 
 	if filtered.Changed || !endpointslice.OwnedBy(r.slices, plan.SliceOwner(r.backend, r.service)) {
 		template := r.template(r.serviceTraits())
-		template.Labels = state.deniedLabels
+		template.Labels = state.refusedLabels
 		_, changes := endpointslice.Plan(template, filtered.Kept, nil, r.slices)
 		if !r.applySlices(ctx, changes) { // an endpoint that was to come back may not have
-			state.denied = slices.Concat(former, filtered.Refused)
+			state.refused = slices.Concat(former, filtered.Refused)
 		}
 	}
-	r.result.status.Filtered = &filtered
+	r.result.statusInput.Filtered = &filtered
 }
 
-// reportWithdrawn stops the engines and reports that nothing is published, once all slices are
+// reportEmpty stops the engines and reports that nothing is published, once all slices are
 // gone.
-func (r *reconciliation) reportWithdrawn() {
+func (r *reconciliation) reportEmpty() {
 	if len(r.slices) > 0 {
 		return
 	}
@@ -62,15 +62,15 @@ func (r *reconciliation) reportWithdrawn() {
 // setNoEndpoints reports that no endpoint is published.
 func (r *reconciliation) setNoEndpoints() {
 	candidates := plan.NoEndpoints(r.backend, r.observed.nameNotes(r.backend))
-	r.result.status.Candidates, r.result.status.Publication = &candidates, &plan.Publication{}
+	r.result.statusInput.Candidates, r.result.statusInput.Publication = &candidates, &plan.Publication{}
 }
 
 // stopEngines ends all lookups and probes.
 func (r *reconciliation) stopEngines() {
 	r.Prober.Forget(r.key())
 	r.Resolver.Forget(r.key())
-	r.state.engines.started = false
+	r.state.engines.namesHandedOver = false
 	r.state.engines.stopProbing()
 	state := &r.state.planning
-	state.tier, state.cache, state.denied = nil, plan.Cache{}, nil
+	state.tier, state.cache, state.refused = nil, plan.Cache{}, nil
 }

@@ -61,7 +61,7 @@ func ArgoHealth(ctx context.Context, customizations string, o *unstructured.Unst
 	case "Healthy", "Progressing", "Degraded", "Suspended":
 		return health, nil
 	}
-	return health, fmt.Errorf("Argo CD knows no health %q", health.Status)
+	return health, fmt.Errorf("health %q is unknown to Argo CD", health.Status)
 }
 
 // luaValue turns a value of decoded JSON into Lua's.

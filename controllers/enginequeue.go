@@ -22,9 +22,9 @@ const urgentPriority = 10
 // workQueue is the queue of a controller.
 type workQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// healthQueue enqueues the ExternalBackends for which an engine has news. It carries keys only: the
+// engineQueue enqueues the ExternalBackends for which an engine has news. It carries keys only: the
 // reconcile reads the news itself.
-type healthQueue struct {
+type engineQueue struct {
 	// lastWrite returns when slices of an ExternalBackend were last written.
 	lastWrite func(types.NamespacedName) time.Time
 
@@ -34,21 +34,21 @@ type healthQueue struct {
 
 // start is called by the controller. Keys that were notified before that need not be enqueued,
 // because the first reconciles see everything.
-func (h *healthQueue) start(_ context.Context, queue workQueue) error {
+func (h *engineQueue) start(_ context.Context, queue workQueue) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.queue = queue
 	return nil
 }
 
-func (h *healthQueue) started() workQueue {
+func (h *engineQueue) started() workQueue {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.queue
 }
 
 // notify enqueues an ExternalBackend before those that users have changed. It never blocks.
-func (h *healthQueue) notify(key types.NamespacedName) {
+func (h *engineQueue) notify(key types.NamespacedName) {
 	if queue := h.started(); queue != nil {
 		wait := max(0, coalesceWindow-time.Since(h.lastWrite(key)))
 		addUrgent(queue, reconcile.Request{NamespacedName: key}, wait)
@@ -56,7 +56,7 @@ func (h *healthQueue) notify(key types.NamespacedName) {
 }
 
 // add enqueues requests with the ordinary priority.
-func (h *healthQueue) add(requests []reconcile.Request) {
+func (h *engineQueue) add(requests []reconcile.Request) {
 	queue := h.started()
 	if queue == nil {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// conflict returns what keeps the ExternalBackend from its Service, and the reason for users.
-func (r *reconciliation) conflict() (conflict, string) {
+// findServiceConflict returns what keeps the ExternalBackend from its Service, and the reason for users.
+func (r *reconciliation) findServiceConflict() (serviceConflict, string) {
 	why := r.conflictMessage()
 	switch {
 	case why == "":
@@ -23,7 +23,7 @@ func (r *reconciliation) conflict() (conflict, string) {
 		return predecessorsService, fmt.Sprintf("Service %q belongs to an earlier ExternalBackend of this name and goes "+
 			"with it; then it is made anew.", r.service.Name)
 	case r.protected(r.backend), r.attachesToSelector(), r.ownedByAnother():
-		return foreignService, why
+		return unusableService, why
 	default:
 		return otherConflict, why
 	}
@@ -47,7 +47,7 @@ func (r *reconciliation) conflictMessage() string {
 			return why
 		}
 	}
-	return r.observed.foreign.message(name)
+	return r.observed.foreignPublishers.message(name)
 }
 
 // attachesToSelector reports whether the Service that serviceRef names chooses its endpoints

@@ -39,9 +39,9 @@ func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
 	return notes
 }
 
-// withDeniedName returns b. If policy refuses the name of a Service of type ExternalName, it
-// returns b with a name that leads nowhere, because an alias must have one.
-func (o *observation) withDeniedName(b *v1alpha1.ExternalBackend) *v1alpha1.ExternalBackend {
+// withPublishableName returns b. If policy refuses the alias or its target is Disabled, the name is
+// UnresolvableName, because an alias must have one.
+func (o *observation) withPublishableName(b *v1alpha1.ExternalBackend) *v1alpha1.ExternalBackend {
 	if plan.ServiceType(b) != v1alpha1.ServiceTypeExternalName {
 		return b
 	}
@@ -60,7 +60,7 @@ func (r *reconciliation) permittedDNS() resolve.Config {
 		return dnsConfig(spec, nil, refs.dnsMissing, refs)
 	}
 
-	status := &r.result.status
+	status := &r.result.statusInput
 	var allowed []netip.AddrPort
 	for i, text := range spec.Nameservers {
 		ns, err := parseNameserver(text, spec.Transport)

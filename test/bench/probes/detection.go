@@ -253,8 +253,8 @@ func every(step, first, n int) []int {
 	return numbers
 }
 
-// takeLives ends all victims and makes all holes, in rounds. It returns how long each prober took to
-// report them, by group and prober.
+// takeLives ends all victims and makes all holes, in rounds. It returns how long each prober took
+// to report them, by group and prober.
 func takeLives(
 	r *report,
 	t *targets,

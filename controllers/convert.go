@@ -2,9 +2,7 @@ package controllers
 
 import (
 	"crypto/tls"
-	"net"
 	"net/netip"
-	"strconv"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
@@ -38,19 +36,7 @@ func parseNameserver(text string, transport v1alpha1.DNSTransport) (netip.AddrPo
 	if a, err := netip.ParseAddr(text); err == nil {
 		return netip.AddrPortFrom(a, transport.DefaultPort()), nil
 	}
-	host, port, err := net.SplitHostPort(text)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	a, err := netip.ParseAddr(host)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(a, uint16(n)), nil
+	return netip.ParseAddrPort(text)
 }
 
 // families returns the families of a Service in the type of the resolver.
@@ -131,23 +117,15 @@ func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
 	return out
 }
 
-// probeEndpoints converts the planned probes to the type of the prober.
-func probeEndpoints(probes []plan.Probe) []probe.Endpoint {
-	out := make([]probe.Endpoint, len(probes))
+// probeEndpoints converts the planned probes to the type of the prober. It also returns their
+// addresses, each with the name that led to it; "" for an address in spec.
+func probeEndpoints(probes []plan.Probe) ([]probe.Endpoint, map[netip.AddrPort]string) {
+	out, dial := make([]probe.Endpoint, len(probes)), make(map[netip.AddrPort]string, len(probes))
 	for i, p := range probes {
+		dial[p.Dial] = p.Name
 		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host, Seed: probe.Verdict(p.InitialVerdict)}
 	}
-	return out
-}
-
-// dialled returns the addresses of the probes, each with the name that led to it; "" for an address
-// in spec.
-func dialled(probes []plan.Probe) map[netip.AddrPort]string {
-	out := make(map[netip.AddrPort]string, len(probes))
-	for i := range probes {
-		out[probes[i].Dial] = probes[i].Name
-	}
-	return out
+	return out, dial
 }
 
 // permit asks policy about an address that a name led to, in the types of the planner.

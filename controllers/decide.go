@@ -82,8 +82,8 @@ type decision struct {
 //	Passthrough   any                           any     publishName     Programmed
 //	any           any                           any     publish         Programmed
 //
-// For another conflict all later rows report ServiceConflict. In the rows with a star, the reason of
-// a failed write of the Service usually replaces Programmed.
+// For another conflict all later rows report ServiceConflict. In the rows with a star, the reason
+// of a failed write of the Service usually replaces Programmed.
 func decide(s situation) decision {
 	programmed := v1alpha1.ReasonProgrammed
 	if s.conflict == otherConflict {

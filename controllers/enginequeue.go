@@ -2,7 +2,7 @@ package controllers
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -28,41 +28,32 @@ type engineQueue struct {
 	// lastWrite returns when slices of an ExternalBackend were last written.
 	lastWrite func(types.NamespacedName) time.Time
 
-	mu    sync.Mutex
-	queue workQueue // nil until the controller starts
+	queue atomic.Pointer[workQueue] // nil until the controller starts
 }
 
 // start is called by the controller. Keys that were notified before that need not be enqueued,
 // because the first reconciles see everything.
 func (h *engineQueue) start(_ context.Context, queue workQueue) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.queue = queue
+	h.queue.Store(&queue)
 	return nil
-}
-
-func (h *engineQueue) started() workQueue {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.queue
 }
 
 // notify enqueues an ExternalBackend before those that users have changed. It never blocks.
 func (h *engineQueue) notify(key types.NamespacedName) {
-	if queue := h.started(); queue != nil {
+	if queue := h.queue.Load(); queue != nil {
 		wait := max(0, coalesceWindow-time.Since(h.lastWrite(key)))
-		addUrgent(queue, reconcile.Request{NamespacedName: key}, wait)
+		addUrgent(*queue, reconcile.Request{NamespacedName: key}, wait)
 	}
 }
 
 // add enqueues requests with the ordinary priority.
 func (h *engineQueue) add(requests []reconcile.Request) {
-	queue := h.started()
+	queue := h.queue.Load()
 	if queue == nil {
 		return
 	}
 	for _, request := range requests {
-		queue.Add(request)
+		(*queue).Add(request)
 	}
 }
 

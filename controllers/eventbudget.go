@@ -40,15 +40,12 @@ func (b *eventBudget) admit(events []pendingEvent, now time.Time) []pendingEvent
 		if len(b.omitted) > 0 {
 			events = append([]pendingEvent{b.summary()}, events...)
 		}
-		*b = eventBudget{start: now}
+		*b = eventBudget{start: now, omitted: map[string]int{}}
 	}
 
 	var out []pendingEvent
 	for _, e := range events {
 		if b.admitted >= maxEvents || e.perEndpoint && b.admitted >= maxEndpointEvents {
-			if b.omitted == nil {
-				b.omitted = map[string]int{}
-			}
 			b.omitted[e.reason]++
 			continue
 		}

@@ -169,7 +169,7 @@ func endpointEvents(transitions []transition) []pendingEvent {
 func trafficEvents(b *v1alpha1.ExternalBackend, p *plan.Publication, before lastReported, after *int32) []pendingEvent {
 	var out []pendingEvent
 	switch {
-	case after != nil && (before.tier == nil || *before.tier != *after):
+	case after != nil && !sameTier(before.tier, after):
 		text := fmt.Sprintf("Tier %d is active", *after)
 		if before.tier != nil {
 			text += fmt.Sprintf(" in place of tier %d", *before.tier)

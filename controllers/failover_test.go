@@ -87,7 +87,7 @@ func TestFailedWriteKeepsNoUnhealthyEndpointReady(t *testing.T) {
 	}
 	env.expectReady("http", "203.0.113.3")
 
-	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.4/32")}
+	env.reconciler.policies.options.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("203.0.113.4/32")}
 	env.reconciler.policies.rulesChanged()
 	_, _ = env.reconcile()
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.4")]; ok {

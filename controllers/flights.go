@@ -17,9 +17,9 @@ const (
 	// more of them than processors. But each may hold the plan of a large ExternalBackend in
 	// memory.
 	workers = 16
-	// workerPatience is how long a reconcile may wait for the API server in all before its worker starts
-	// another one. It is shorter when many wait already, so that many slow reconciles together
-	// occupy the workers hardly longer than one does.
+	// workerPatience is how long a reconcile may wait for the API server in all before its worker
+	// starts another one. It is shorter when many wait already, so that many slow reconciles
+	// together occupy the workers hardly longer than one does.
 	workerPatience = 500 * time.Millisecond
 	// maxDetached bounds how many reconciles wait without a worker. All others keep theirs.
 	maxDetached = 128
@@ -36,7 +36,8 @@ type flights struct {
 	mu       sync.Mutex
 	byKey    map[types.NamespacedName]*flight
 	detached int
-	idle     chan struct{} // closed when the last detached one ends; nil until somebody waits for that
+	stopping bool           // no more are detached
+	running  sync.WaitGroup // the detached ones
 }
 
 // flight is one reconcile.
@@ -123,11 +124,12 @@ func (f *flights) begin(key types.NamespacedName) (*flight, ctrl.Result, error) 
 func (f *flights) detach(current *flight) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if current.ended || f.detached >= maxDetached || f.idle != nil {
+	if current.ended || f.detached >= maxDetached || f.stopping {
 		return false
 	}
 	current.detached = true
 	f.detached++
+	f.running.Add(1)
 	return true
 }
 
@@ -155,7 +157,7 @@ func (f *flights) end(current *flight) bool {
 	current.ended = true
 	if current.detached {
 		f.detached--
-		f.closeIdle()
+		f.running.Done()
 	}
 	close(current.done)
 	return current.detached
@@ -165,16 +167,8 @@ func (f *flights) end(current *flight) bool {
 func (f *flights) wait(ctx context.Context) error {
 	<-ctx.Done()
 	f.mu.Lock()
-	f.idle = make(chan struct{})
-	f.closeIdle()
+	f.stopping = true
 	f.mu.Unlock()
-	<-f.idle
+	f.running.Wait()
 	return nil
-}
-
-// closeIdle closes idle if no detached reconcile is left. It is called with mu held.
-func (f *flights) closeIdle() {
-	if f.idle != nil && f.detached == 0 {
-		close(f.idle)
-	}
 }

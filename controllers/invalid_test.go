@@ -69,7 +69,7 @@ func TestPolicyAppliesToAnInvalidSpec(t *testing.T) {
 		t.Fatalf("%d endpoints of an invalid spec, want both as before", n)
 	}
 
-	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	env.reconciler.policies.options.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
 	env.reconciler.policies.rulesChanged()
 	env.settle()
 	if _, ok := env.endpoints()[netip.MustParseAddr("203.0.113.2")]; !ok || len(env.endpoints()) != 1 {
@@ -92,7 +92,7 @@ func TestPolicyAppliesDespiteInvalidLabels(t *testing.T) {
 	env.spec(`{service: {labels: {team: shop}}, ` + literalSpec[1:])
 	env.settle()
 	env.spec(`{service: {labels: {"example.com/": x}}}`)
-	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	env.reconciler.policies.options.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
 	env.reconciler.policies.rulesChanged()
 	env.settle()
 	env.expectCondition(v1alpha1.ConditionAccepted, "False InvalidSpec: spec.service.labels")
@@ -123,9 +123,10 @@ func TestPermittedEndpointsReturnWhileInvalid(t *testing.T) {
 					env.restart()
 					env.settle()
 				}
-				env.reconciler.policies.declared = nil
+				env.reconciler.policies.options.ClusterCIDRs = nil
 				for _, a := range refused {
-					env.reconciler.policies.declared = append(env.reconciler.policies.declared, netip.MustParsePrefix(a+"/32"))
+					options := &env.reconciler.policies.options
+					options.ClusterCIDRs = append(options.ClusterCIDRs, netip.MustParsePrefix(a+"/32"))
 				}
 				env.reconciler.policies.rulesChanged()
 				env.settle()
@@ -141,7 +142,7 @@ func TestPermittedEndpointsReturnWhileInvalid(t *testing.T) {
 					}
 				}
 
-				env.reconciler.policies.declared = nil
+				env.reconciler.policies.options.ClusterCIDRs = nil
 				env.reconciler.policies.rulesChanged()
 				env.refuse = func(o client.Object) error {
 					if _, ok := o.(*discoveryv1.EndpointSlice); ok {
@@ -211,7 +212,7 @@ func TestRenamedTargetKeepsItsAddressesWhileInvalid(t *testing.T) {
 	env.restart()
 	rules("*.example.com")
 	published("after a restart", 2)
-	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+	env.reconciler.policies.options.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
 	env.reconciler.policies.rulesChanged()
 	published("one of them refused whatever its name", 1)
 

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -21,8 +22,12 @@ type Metrics struct {
 
 // NewMetrics returns Metrics whose series are registered.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		endpointsByState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	factory := promauto.With(registerer)
+	perObject := func(name, help string) *prometheus.GaugeVec {
+		return factory.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"namespace", "name"})
+	}
+	return &Metrics{
+		endpointsByState: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "externalbackend_endpoints",
 			Help: "Published endpoints of an ExternalBackend by state: Healthy, Unhealthy, Unknown, Unprobed or Draining.",
 		}, []string{"namespace", "name", "state"}),
@@ -31,38 +36,30 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			"Active tier of an ExternalBackend; no series where none is."),
 		ready: perObject("externalbackend_ready",
 			"Whether the condition Ready of an ExternalBackend is True: 0 or 1."),
-		verdictChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+		verdictChanges: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "externalbackend_endpoint_transitions_total",
 			Help: "Verdicts that changed, by the new one.",
 		}, []string{"to"}),
 	}
-	registerer.MustRegister(m.endpointsByState, m.readyEndpoints, m.activeTier, m.ready, m.verdictChanges)
-	return m
-}
-
-func perObject(name, help string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"namespace", "name"})
 }
 
 // status sets the series that status determines.
 func (m *Metrics) status(key types.NamespacedName, s *v1alpha1.ExternalBackendStatus) {
-	readyEndpoints := 0.0
+	readyEndpoints, ready := 0.0, 0.0
 	if s.Endpoints != nil {
 		readyEndpoints = float64(s.Endpoints.Ready)
 	}
+	if meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionReady) {
+		ready = 1
+	}
 	m.readyEndpoints.WithLabelValues(key.Namespace, key.Name).Set(readyEndpoints)
+	m.ready.WithLabelValues(key.Namespace, key.Name).Set(ready)
 
 	if s.ActiveTier != nil {
 		m.activeTier.WithLabelValues(key.Namespace, key.Name).Set(float64(*s.ActiveTier))
 	} else {
 		m.activeTier.DeleteLabelValues(key.Namespace, key.Name)
 	}
-
-	ready := 0.0
-	if meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionReady) {
-		ready = 1
-	}
-	m.ready.WithLabelValues(key.Namespace, key.Name).Set(ready)
 }
 
 // endpoints sets how many endpoints are in each state.

@@ -122,12 +122,11 @@ func latestStatus(b *v1alpha1.ExternalBackend, reported *reportState) v1alpha1.E
 func (r *Reconciler) readService(
 	ctx context.Context, b *v1alpha1.ExternalBackend, state *backendState,
 ) (*corev1.Service, error) {
-	var cached *corev1.Service
-	var s corev1.Service
-	name := plan.ServiceName(b)
-	if err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &s); err == nil {
-		cached = &s
-	} else if !apierrors.IsNotFound(err) {
+	cached, name := &corev1.Service{}, plan.ServiceName(b)
+	err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, cached)
+	if apierrors.IsNotFound(err) {
+		cached = nil
+	} else if err != nil {
 		return nil, err
 	}
 	return state.writes.Service(name, cached, r.now()), nil

@@ -80,8 +80,7 @@ func (r *Reconciler) readOthers(
 
 	o.foreignPublishers = classifyForeign(b, service, behind, endpoints)
 	retained := o.classifyOrphaned(orphaned)
-	replaceable := len(o.replaceableSlices)+len(o.mirroredSlices) > 0 || o.replaceableEndpoints != nil
-	if adopts(b) && replaceable {
+	if adopts(b) {
 		published, err := r.readHandover(ctx, key, &o.foreignPublishers)
 		if err != nil {
 			return o, err
@@ -235,25 +234,20 @@ func (r *Reconciler) readHandover(
 
 // message names what others publish behind the Service and we may not remove; "" where
 // there is nothing.
-func (o *foreignPublishers) message(service string) string {
-	if len(o.conflicting) == 0 {
+func (f *foreignPublishers) message(service string) string {
+	if len(f.conflicting) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("Behind Service %q there are endpoints of others: %s",
-		service, strings.Join(o.conflicting[:min(len(o.conflicting), 3)], ", "))
-	if more := len(o.conflicting) - 3; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text + "."
+	return fmt.Sprintf("Behind Service %q there are endpoints of others: %s.", service, firstFew(f.conflicting, 3))
 }
 
-// retainedGrace is how long slices that were retained with their Service wait for their ExternalBackend
-// before a sibling takes them over. Whoever deletes or applies several at once does so in some
-// order.
+// retainedGrace is how long slices that were retained with their Service wait for their
+// ExternalBackend before a sibling takes them over. Whoever deletes or applies several at once does
+// so in some order.
 const retainedGrace = 10 * time.Second
 
-// takeOver returns the retained slices whose ExternalBackend has been gone for retainedGrace, and when
-// there will be more.
+// takeOver returns the retained slices whose ExternalBackend has been gone for retainedGrace, and
+// when there will be more.
 func (s *planningState) takeOver(
 	retained []*discoveryv1.EndpointSlice, now time.Time,
 ) (due []*discoveryv1.EndpointSlice, next time.Time) {
@@ -274,10 +268,9 @@ func (s *planningState) takeOver(
 	return due, next
 }
 
-// isBeingCollected reports whether the garbage collector is deleting b: it deletes or releases what b
-// owns, and then removes its finalizer.
+// isBeingCollected reports whether the garbage collector is deleting b: it deletes or releases what
+// b owns, and then removes its finalizer.
 func isBeingCollected(b *v1alpha1.ExternalBackend) bool {
-	return !b.DeletionTimestamp.IsZero() && slices.ContainsFunc(b.Finalizers, func(f string) bool {
-		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
-	})
+	return !b.DeletionTimestamp.IsZero() && (slices.Contains(b.Finalizers, metav1.FinalizerDeleteDependents) ||
+		slices.Contains(b.Finalizers, metav1.FinalizerOrphanDependents))
 }

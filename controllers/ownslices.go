@@ -83,7 +83,7 @@ func writtenFor(s *discoveryv1.EndpointSlice, backend string) bool {
 // ours reports whether the slice has a mark of ours, so that it does not only have a name that we
 // would choose.
 func ours(s *discoveryv1.EndpointSlice) bool {
-	return endpointslice.Annotated(s) || s.Labels[discoveryv1.LabelManagedBy] == v1alpha1.ManagedBy
+	return endpointslice.Annotated(s) || managedByUs(s)
 }
 
 func managedByUs(s *discoveryv1.EndpointSlice) bool {

@@ -24,11 +24,8 @@ const policyDelay = 100 * time.Millisecond
 // policies keeps the policy that is compiled from the ExternalBackendPolicies and the ranges of
 // this cluster, as the cache shows them.
 type policies struct {
-	client client.Reader
-	// declared, defaultDeny and clusterDomain are flags of the manager.
-	declared      []netip.Prefix
-	defaultDeny   bool
-	clusterDomain string
+	client  client.Reader
+	options Options
 
 	// wake has room for one value. It makes run compile policy.
 	wake chan struct{}
@@ -181,9 +178,9 @@ func (p *policies) compileLocked(ctx context.Context) error {
 	}
 	set, problems := policy.Compile(policy.Input{
 		Policies:      list.Items,
-		ClusterRanges: clusterRanges(p.declared, nodes.Items, cidrs.Items),
-		DefaultDeny:   p.defaultDeny,
-		ClusterDomain: p.clusterDomain,
+		ClusterRanges: clusterRanges(p.options.ClusterCIDRs, nodes.Items, cidrs.Items),
+		DefaultDeny:   p.options.DefaultDeny,
+		ClusterDomain: p.options.ClusterDomain,
 	})
 	for _, problem := range problems {
 		ctrl.LoggerFrom(ctx).Info("An entry of an ExternalBackendPolicy can't be read and allows nothing",

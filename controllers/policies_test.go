@@ -45,7 +45,7 @@ func TestBurstOfChangesCompilesPolicyOnce(t *testing.T) {
 		p.enqueue = func(context.Context, func(netip.Addr) bool) { enqueued.Add(1) }
 		addr := netip.MustParseAddrPort("203.0.113.1:8080")
 		state := r.states.of(shop)
-		state.engines.setDial(map[netip.AddrPort]string{addr: ""})
+		state.engines.dial.Store(&map[netip.AddrPort]string{addr: ""})
 		if err := r.PermitDial(shop, addr); err == nil || compiled.Load() > 0 {
 			t.Errorf("before anybody has reconciled: %v, compiled %d times", err, compiled.Load())
 		}
@@ -57,9 +57,9 @@ func TestBurstOfChangesCompilesPolicyOnce(t *testing.T) {
 		env.ok(err)
 		for n, refused := range []bool{true, false} {
 			p.mu.Lock()
-			p.declared = nil
+			p.options.ClusterCIDRs = nil
 			if refused {
-				p.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
+				p.options.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
 			}
 			p.mu.Unlock()
 			for range 50 {
@@ -228,7 +228,7 @@ func (n nodeReader) List(ctx context.Context, list client.ObjectList, options ..
 // TestRefusedNameIsNotResolved: no DNS query is sent for a name that policy refuses.
 func TestRefusedNameIsNotResolved(t *testing.T) {
 	env := newTestEnv(t)
-	env.reconciler.policies.defaultDeny = true
+	env.reconciler.policies.options.DefaultDeny = true
 	env.spec(poolSpec)
 	env.settle()
 	if len(env.resolver.seeds) != 0 {
@@ -239,7 +239,7 @@ func TestRefusedNameIsNotResolved(t *testing.T) {
 		t.Errorf("state %s", got)
 	}
 
-	env.reconciler.policies.defaultDeny = false
+	env.reconciler.policies.options.DefaultDeny = false
 	env.reconciler.policies.rulesChanged()
 	setAnswer(1, 3)(env)
 	setVerdict(probe.Healthy, 1, 3)(env)

@@ -277,7 +277,7 @@ func TestExistingSlicesStayCurrentWhileNewOnesAreRefused(t *testing.T) {
 	env.spec(`{ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}, {name: more, port: 81, protocol: TCP}]}`)
 	_, _ = env.reconcile()
 	setVerdict(probe.Unhealthy, 1, 2)(env)
-	env.reconciler.policies.declared = []netip.Prefix{netip.MustParsePrefix("203.0.113.3/32")}
+	env.reconciler.policies.options.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("203.0.113.3/32")}
 	env.reconciler.policies.rulesChanged()
 	_, _ = env.reconcile()
 	env.expectReady("http", "203.0.113.2")

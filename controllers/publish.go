@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 )
@@ -81,7 +80,8 @@ func (r *reconciliation) planSlices() slicePlan {
 	candidates := state.cache.Candidates(plan.Input{
 		Backend: r.backend, Families: traits.Families, Headless: traits.Headless, ServesPort: traits.ServesPort,
 		Answers: answers, Permit: permit(o.view), Rules: o.view, Published: published, Status: o.status,
-		Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes, NamedAddrs: state.named, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes, NamedAddrs: state.named,
+		Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, template)
 	r.probe(&candidates)
 	state.siblings, state.named, state.refused = o.siblings, candidates.NamedAddrs(state.named), nil
@@ -130,8 +130,9 @@ func (r *reconciliation) probe(c *plan.Candidates) {
 	}
 	probes, changed := c.Probes(engines.probes)
 	if changed || engines.endpoints == nil || engines.generation != b.Generation {
-		engines.endpoints, engines.generation = probeEndpoints(probes), b.Generation
-		engines.setDial(dialled(probes))
+		endpoints, dial := probeEndpoints(probes)
+		engines.endpoints, engines.generation = endpoints, b.Generation
+		engines.dial.Store(&dial)
 	}
 	r.Prober.Sync(r.key(), healthCheck(b.Spec.HealthCheck, r.state.planning.refs), engines.endpoints)
 	engines.verdicts = verdicts{probes: probes, states: r.Prober.States(r.key())}
@@ -160,8 +161,7 @@ func (r *reconciliation) removeForeignEndpoints(ctx context.Context) {
 		if err == nil {
 			r.result.events = append(r.result.events, foreignRemovedEvent("EndpointSlice", s.Name))
 		} else if !apierrors.IsNotFound(err) {
-			message := fmt.Sprintf("EndpointSlice %q can't be deleted: %s", s.Name, refusal(err))
-			r.result.fail(v1alpha1.ReasonApplyFailed, message, err)
+			r.result.failWrite(fmt.Sprintf("EndpointSlice %q can't be deleted", s.Name), err)
 		}
 	}
 
@@ -176,7 +176,6 @@ func (r *reconciliation) removeForeignEndpoints(ctx context.Context) {
 		r.state.planning.markedEndpoints = marked.ResourceVersion
 		r.result.events = append(r.result.events, foreignRemovedEvent("Endpoints", marked.Name))
 	case !apierrors.IsNotFound(err):
-		message := fmt.Sprintf("Endpoints %q can't be marked: %s", marked.Name, refusal(err))
-		r.result.fail(v1alpha1.ReasonApplyFailed, message, err)
+		r.result.failWrite(fmt.Sprintf("Endpoints %q can't be marked", marked.Name), err)
 	}
 }

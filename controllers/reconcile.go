@@ -71,8 +71,8 @@ func (r *Reconciler) reconcileBackend(ctx context.Context, b *v1alpha1.ExternalB
 	}
 }
 
-// act writes the Service, decides about the slices, and does what was decided. It
-// only collects what to report.
+// act writes the Service, decides about the slices, and does what was decided. It only collects
+// what to report.
 func (r *reconciliation) act(ctx context.Context) {
 	r.setServiceOwner(ctx)
 

@@ -95,6 +95,11 @@ func (r *result) fail(reason, message string, err error) {
 	}
 }
 
+// failWrite reports what can't be done, and what the API server said.
+func (r *result) failWrite(problem string, err error) {
+	r.fail(v1alpha1.ReasonApplyFailed, problem+": "+refusal(err), err)
+}
+
 // ok reports whether nothing has failed so far.
 func (r *result) ok() bool { return r.statusInput.Programmed == "" }
 

@@ -66,7 +66,8 @@ func (r *reconciliation) writeStatus(
 	if err := r.Status().Patch(ctx, changed, client.MergeFrom(old)); err != nil {
 		return time.Time{}, client.IgnoreNotFound(err)
 	}
-	state.wroteStatus(&after, changed.ResourceVersion, r.now())
+	state.status, state.statusTime = &after, r.now()
+	state.statusVersion.Store(new(changed.ResourceVersion))
 	return time.Time{}, nil
 }
 

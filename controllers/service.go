@@ -46,8 +46,7 @@ func (r *reconciliation) setServiceOwner(ctx context.Context) {
 			err = r.rereadService(ctx)
 		}
 		if err != nil {
-			message := fmt.Sprintf("The owner of Service %q can't be written: %s", next.Name, refusal(err))
-			r.result.fail(v1alpha1.ReasonApplyFailed, message, err)
+			r.result.failWrite(fmt.Sprintf("The owner of Service %q can't be written", next.Name), err)
 			return
 		}
 	}
@@ -157,7 +156,7 @@ func (r *reconciliation) writePlannedService(ctx context.Context, p *plan.Servic
 		apierrors.IsAlreadyExists(err) && before == nil,
 		apierrors.IsNotFound(err) && before != nil:
 		if err := r.rereadService(ctx); err != nil {
-			r.result.fail(v1alpha1.ReasonApplyFailed, "The Service can't be read: "+refusal(err), err)
+			r.result.failWrite("The Service can't be read", err)
 			return false
 		}
 		return true

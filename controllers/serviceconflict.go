@@ -13,7 +13,8 @@ import (
 	"github.com/external-backend/operator/internal/plan"
 )
 
-// findServiceConflict returns what keeps the ExternalBackend from its Service, and the reason for users.
+// findServiceConflict returns what keeps the ExternalBackend from its Service, and the reason for
+// users.
 func (r *reconciliation) findServiceConflict() (serviceConflict, string) {
 	why := r.conflictMessage()
 	switch {

@@ -90,11 +90,11 @@ func (r *reconciliation) reportMismatch(t *serviceTraits, c *plan.Candidates) {
 		r.result.fail(v1alpha1.ReasonServiceNotFound, serviceNotFound(b), nil)
 	case len(lacking) > 0:
 		message := fmt.Sprintf("Service %q in namespace %q lacks ports of spec.ports, by name and protocol: %s. It has %s.",
-			plan.ServiceName(b), b.Namespace, firstFew(lacking), firstFew(t.ports))
+			plan.ServiceName(b), b.Namespace, firstFew(lacking, 5), firstFew(t.ports, 5))
 		r.result.fail(v1alpha1.ReasonPortMismatch, message, nil)
 	case r.result.ok() && t.Headless && otherTargetPort(b) != "":
-		r.result.statusInput.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the targets' own "+
-			"ports, and learn that of port %q from DNS SRV records alone.", otherTargetPort(b))
+		r.result.statusInput.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the "+
+			"targets' own ports, and learn that of port %q from DNS SRV records alone.", otherTargetPort(b))
 	case r.result.ok() && t.ZoneHints:
 		r.result.statusInput.ProgrammedMessage = plan.ExplainIgnoredHints(c, t.NodeHints)
 	}
@@ -105,9 +105,8 @@ func serviceNotFound(b *v1alpha1.ExternalBackend) string {
 	return fmt.Sprintf("Service %q does not exist in namespace %q.", plan.ServiceName(b), b.Namespace)
 }
 
-// firstFew lists the first of many.
-func firstFew(all []string) string {
-	const few = 5
+// firstFew lists the first few of all, and says how many more there are.
+func firstFew(all []string, few int) string {
 	text := strings.Join(all[:min(len(all), few)], ", ")
 	if more := len(all) - few; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

@@ -81,13 +81,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		Metrics:  NewMetrics(metrics),
 		Options:  options,
 		Started:  time.Now(),
-		policies: &policies{
-			client:        mgr.GetClient(),
-			declared:      options.ClusterCIDRs,
-			defaultDeny:   options.DefaultDeny,
-			clusterDomain: options.ClusterDomain,
-			wake:          make(chan struct{}, 1),
-		},
+		policies: &policies{client: mgr.GetClient(), options: options, wake: make(chan struct{}, 1)},
 	}
 
 	engineNews := &engineQueue{lastWrite: func(key types.NamespacedName) time.Time {

@@ -39,10 +39,9 @@ func (r *reconciliation) applySlices(ctx context.Context, changes endpointslice.
 	if w.wrote {
 		r.state.lastWrite.Store(new(r.now()))
 	}
-	r.result.stale = r.result.stale || w.stale
 	r.result.outOfTime = r.result.outOfTime || w.late
 	if w.err != nil {
-		r.result.fail(v1alpha1.ReasonApplyFailed, "EndpointSlices can't be written: "+refusal(w.err), w.err)
+		r.result.failWrite("EndpointSlices can't be written", w.err)
 	}
 	if w.late {
 		const message = "EndpointSlices are still being written: the API server takes long to answer."
@@ -60,7 +59,6 @@ type sliceWriter struct {
 	failed  []*discoveryv1.EndpointSlice
 	unready bool // a write failed that was to make an endpoint ready
 	wrote   bool
-	stale   bool
 	late    bool // there was no time for all
 	// err is the first that is no conflict, else the latest conflict.
 	err error
@@ -205,13 +203,13 @@ func (w *sliceWriter) reread(s *discoveryv1.EndpointSlice) {
 	switch err := w.Live.Get(w.ctx, client.ObjectKeyFromObject(s), &live); {
 	case err == nil && !ours(&live) && len(w.state.planning.takenNames) < maxTakenNames:
 		w.state.planning.takeName(live.Name)
-		w.stale = true
+		w.result.stale = true
 	case err == nil && ours(&live) && cmp.Or(live.Labels[v1alpha1.LabelName], w.backend.Name) == w.backend.Name:
 		w.state.writes.SliceCreated(&live, w.now())
-		w.stale = true
+		w.result.stale = true
 	case apierrors.IsNotFound(err):
 		w.state.writes.SliceDeleted(s)
-		w.stale = true
+		w.result.stale = true
 	}
 }
 

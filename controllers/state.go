@@ -120,30 +120,25 @@ type engineState struct {
 	endpoints  []probe.Endpoint
 	generation int64
 
-	mu sync.Mutex
 	// dial holds the addresses that may be dialled, each with the name that led to it.
-	dial map[netip.AddrPort]string
+	dial atomic.Pointer[map[netip.AddrPort]string]
 }
 
 // mayDial returns the name that led to addr, and whether addr may be dialled. The prober calls it
 // at any time.
 func (s *engineState) mayDial(addr netip.AddrPort) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name, ok := s.dial[addr]
+	dial := s.dial.Load()
+	if dial == nil {
+		return "", false
+	}
+	name, ok := (*dial)[addr]
 	return name, ok
-}
-
-func (s *engineState) setDial(dial map[netip.AddrPort]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dial = dial
 }
 
 // stopProbing forgets all probes.
 func (s *engineState) stopProbing() {
 	s.verdicts, s.endpoints = verdicts{}, nil
-	s.setDial(nil)
+	s.dial.Store(nil)
 }
 
 // reportState is what users have been told.
@@ -161,12 +156,6 @@ type reportState struct {
 	logged  eventBudget
 }
 
-// wroteStatus records a write of status.
-func (s *reportState) wroteStatus(status *v1alpha1.ExternalBackendStatus, version string, now time.Time) {
-	s.status, s.statusTime = status, now
-	s.statusVersion.Store(&version)
-}
-
 // writtenVersion returns the resource version of the last write of status; "" before the first.
 // Anybody may call it at any time.
 func (s *reportState) writtenVersion() string {
@@ -178,32 +167,20 @@ func (s *reportState) writtenVersion() string {
 
 // stateStore holds the state of every ExternalBackend.
 type stateStore struct {
-	mu    sync.Mutex
-	byKey map[types.NamespacedName]*backendState
+	byKey sync.Map // *backendState by types.NamespacedName
 }
 
 // of returns the state of key. It makes one if there is none.
 func (s *stateStore) of(key types.NamespacedName) *backendState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.byKey == nil {
-		s.byKey = map[types.NamespacedName]*backendState{}
-	}
-	if s.byKey[key] == nil {
-		s.byKey[key] = &backendState{}
-	}
-	return s.byKey[key]
+	state, _ := s.byKey.LoadOrStore(key, &backendState{})
+	return state.(*backendState)
 }
 
 // peek returns the state of key, or nil.
 func (s *stateStore) peek(key types.NamespacedName) *backendState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.byKey[key]
+	state, _ := s.byKey.Load(key)
+	found, _ := state.(*backendState)
+	return found
 }
 
-func (s *stateStore) forget(key types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.byKey, key)
-}
+func (s *stateStore) forget(key types.NamespacedName) { s.byKey.Delete(key) }

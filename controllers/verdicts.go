@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/probe"
 )
@@ -52,7 +53,7 @@ func (v verdicts) since(before verdicts) []transition {
 			out = append(out, transition{id: probe.ID(v.probes[i].ID), at: v.probes[i].Dial, was: was, is: is})
 		}
 	}
-	if same(v.probes, before.probes) {
+	if endpointslice.SameList(v.probes, before.probes) {
 		for i := range v.states {
 			add(i, before.states[i])
 		}
@@ -67,9 +68,4 @@ func (v verdicts) since(before verdicts) []transition {
 	}
 	slices.SortFunc(out, func(a, b transition) int { return a.id.Compare(b.id) })
 	return out
-}
-
-// same reports whether both are the same list in memory.
-func same(a, b []plan.Probe) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

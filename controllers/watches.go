@@ -147,9 +147,8 @@ func specChanged(e event.UpdateEvent) bool {
 
 // statusEdited reports whether somebody else changed the status that we wrote last.
 func (r *Reconciler) statusEdited(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*v1alpha1.ExternalBackend)
-	after, ok2 := e.ObjectNew.(*v1alpha1.ExternalBackend)
-	if !ok1 || !ok2 || equality.Semantic.DeepEqual(before.Status, after.Status) {
+	before, after := e.ObjectOld.(*v1alpha1.ExternalBackend), e.ObjectNew.(*v1alpha1.ExternalBackend)
+	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return false
 	}
 	state := r.states.peek(client.ObjectKeyFromObject(after))
@@ -159,16 +158,14 @@ func (r *Reconciler) statusEdited(e event.UpdateEvent) bool {
 // serviceRangesChanged reports whether a ServiceCIDR has other ranges, as when a cluster becomes
 // dual-stack. ServiceCIDRs have no generation.
 func serviceRangesChanged(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*networkingv1.ServiceCIDR)
-	after, ok2 := e.ObjectNew.(*networkingv1.ServiceCIDR)
-	return !ok1 || !ok2 || !slices.Equal(before.Spec.CIDRs, after.Spec.CIDRs) || before.UID != after.UID
+	before, after := e.ObjectOld.(*networkingv1.ServiceCIDR), e.ObjectNew.(*networkingv1.ServiceCIDR)
+	return !slices.Equal(before.Spec.CIDRs, after.Spec.CIDRs) || before.UID != after.UID
 }
 
 // nodeRangesChanged reports whether a Node has other addresses or ranges. The cache holds nothing
 // else of a Node.
 func nodeRangesChanged(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Node)
-	after, ok2 := e.ObjectNew.(*corev1.Node)
-	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
+	before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+	return !equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
 		!equality.Semantic.DeepEqual(before.Status, after.Status)
 }

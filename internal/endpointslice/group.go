@@ -76,7 +76,7 @@ func (gs *grouping) of(e *Endpoint) int32 {
 	if family == discoveryv1.AddressTypeIPv6 {
 		last = &gs.last[1]
 	}
-	if !last.known || !sameList(last.ports, e.Ports) {
+	if !last.known || !SameList(last.ports, e.Ports) {
 		last.ports, last.group, last.known = e.Ports, gs.lookup(family, sortedPorts(e.Ports)), true
 	}
 	return last.group

@@ -71,8 +71,8 @@ func sortedPorts(ports []Port) []Port {
 	return ports
 }
 
-// sameList reports whether two lists of ports are the same piece of memory.
-func sameList(a, b []Port) bool {
+// SameList reports whether two lists are the same piece of memory.
+func SameList[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 

@@ -94,7 +94,7 @@ func (pub *PublishedEndpoints) readSlices() {
 func (pub *PublishedEndpoints) addOnce(e *Endpoint) {
 	number := pub.Number(e.Addr)
 	for i := pub.last[number]; i >= 0; i = pub.before[i] {
-		if sameList(pub.endpoints[i].Ports, e.Ports) {
+		if SameList(pub.endpoints[i].Ports, e.Ports) {
 			if pub.endpoints[i].Target == "" && e.Target != "" {
 				pub.endpoints[i] = *e
 			}

@@ -2,6 +2,20 @@ package probe
 
 import "time"
 
+const (
+	// minPatience is how long a probe may stay unanswered before it counts as slow, for an endpoint
+	// whose last success is unknown or was fast.
+	minPatience = 100 * time.Millisecond
+
+	// maxKeptPeriod is the longest period over which a connection is kept from one probe to the next.
+	// Over longer periods, firewalls drop the connection without notice.
+	maxKeptPeriod = time.Minute
+
+	// maxBegun is how many probes begin in one run of the loop at most, so that it reads answers in
+	// between.
+	maxBegun = 256
+)
+
 // hintLocked schedules a probe of t at once, unless one is in flight anyway.
 func (l *loop) hintLocked(t *target, now instant) {
 	if !t.gone && !t.queued && !t.owner.suspended && t.machine.inFlight == 0 {
@@ -22,19 +36,6 @@ func (l *loop) queueDueLocked(now instant) {
 			l.queueLocked(t, t.due)
 		}
 		l.scheduleLocked(t, now)
-	}
-}
-
-// queueLocked queues t for a probe that is due at due.
-func (l *loop) queueLocked(t *target, due instant) {
-	if t.queued {
-		return
-	}
-	t.queued, t.due = true, due
-	if t.slow {
-		l.slow.push(t)
-	} else {
-		l.fast.Push(t.owner.key.Namespace, t)
 	}
 }
 

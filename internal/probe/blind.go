@@ -61,16 +61,6 @@ type origin struct {
 	net   netip.Prefix // /24, or /64 of IPv6
 }
 
-func (t *target) origin() origin {
-	addr := t.ID.Addr.Unmap().WithZone("")
-	bits := 64
-	if addr.Is4() {
-		bits = 24
-	}
-	net, _ := addr.Prefix(bits) // an invalid address has the zero one
-	return origin{t.owner.key, net}
-}
-
 // judged notes that an endpoint has become Healthy, or is no longer Healthy.
 func (s *sight) judged(w *witness, o origin, healthy bool) {
 	if w.healthy == healthy {

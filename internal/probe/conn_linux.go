@@ -4,46 +4,13 @@ package probe
 
 import (
 	"errors"
-	"io"
-	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
 
-// conn is a connection to one target.
-type conn struct {
-	socket   socket
-	state    connState
-	closing  bool // the peer has closed it, or it is broken
-	target   *target
-	attempt  *attempt // nil between probes, and where the probe was given up during the handshake
-	handler  *handler
-	dial     netip.AddrPort
-	host     string
-	tls      *session // nil: plaintext
-	exchange exchange // nil until a probe sends something
-	dialled  instant  // when the probe that dialled it began
-	uses     int      // how many probes it has carried
-
-	handshakeErr error // how its handshake ended
-}
-
-type connState uint8
-
-const (
-	connecting connState = iota
-	handshaking
-	talking
-	idle
-	closed
-)
-
-func (c *conn) stream() io.ReadWriter {
-	if c.tls != nil {
-		return c.tls
-	}
-	return &c.socket
-}
+// maxCloses is how many kept connections in a row a peer may close. After that none is kept for
+// its target.
+const maxCloses = 2
 
 // connected continues with a connection whose TCP handshake has succeeded or failed.
 func (p *poller) connected(c *conn) {

@@ -1,14 +1,11 @@
 package probe
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/external-backend/operator/internal/priorityqueue"
 )
 
 // Engine probes the endpoints of all owners. Its methods may be called from any goroutine.
@@ -24,45 +21,6 @@ type Engine struct {
 	net    network           // nil while the engine does not run
 	sight  sight
 }
-
-// owner is one check with its targets.
-type owner struct {
-	key       types.NamespacedName
-	check     *Check
-	handler   *handler // replaced when the check asks something else
-	rules     rules
-	suspended bool
-	endpoints []Endpoint // of the last Sync
-	targets   []*target  // parallel to them
-}
-
-// target is one endpoint with its machine.
-type target struct {
-	// Guarded by Engine.mu.
-	Endpoint
-	owner   *owner
-	machine machine
-	witness witness
-	gone    bool    // no longer wanted
-	queued  bool    // in one of the loop's queues
-	due     instant // when its next probe is due; where it is queued, since when its probe is due
-
-	position priorityqueue.Position // in Engine.due
-
-	// The loop's own.
-	slow         bool          // its last probe stayed unanswered for long
-	lastDuration time.Duration // how long its last success took
-	attempts     *attempt      // its probes in flight, the newest first
-
-	// The network's own.
-	kept   *conn // a connection that waits for the next probe
-	closes uint8 // how many kept connections in a row the peer has closed
-}
-
-// Position implements priorityqueue.Item.
-func (t *target) Position() *priorityqueue.Position { return &t.position }
-
-func (t *target) offset() uint64 { return offsetOf(t.owner.key, t.ID) }
 
 // New returns an engine. It records what Sync sets, and probes once it is started.
 func New(options Options) *Engine {
@@ -143,35 +101,6 @@ func (e *Engine) syncLocked(key types.NamespacedName, check *Check, endpoints []
 		changed = e.updateLocked(t, &endpoints[i], difference) || changed
 	}
 	return changed
-}
-
-// change says in which respect a check differs from the one before.
-type change uint8
-
-const (
-	nothing  change = iota
-	pace            // when probes begin, or how many make a verdict
-	question        // what is asked; earlier answers do not count
-)
-
-// replaceCheck gives o a check, and returns in which respect it differs from the one before.
-func (o *owner) replaceCheck(check *Check) change {
-	difference := nothing
-	if rules := check.rules(); rules != o.rules || check.Suspended != o.suspended {
-		o.rules, o.suspended = rules, check.Suspended
-		difference = pace
-	}
-	if o.check == nil || !check.asksTheSame(o.check) {
-		o.handler = newHandler(check)
-		difference = question
-	}
-	o.check = check
-	return difference
-}
-
-// has reports whether endpoints is the very slice of the last Sync.
-func (o *owner) has(endpoints []Endpoint) bool {
-	return len(endpoints) > 0 && len(endpoints) == len(o.endpoints) && &endpoints[0] == &o.endpoints[0]
 }
 
 // mergeLocked makes one target for each endpoint. An endpoint that stays keeps its target.
@@ -257,40 +186,4 @@ func (e *Engine) scheduleLocked(t *target, now instant) {
 		t.due = t.machine.next(t.owner.rules, t.offset(), now)
 	}
 	e.due.set(t, min(t.due, t.machine.settlesAt()))
-}
-
-// Start probes until ctx ends, and returns once every probe has ended and every connection is
-// closed. An engine runs once.
-func (e *Engine) Start(ctx context.Context) error {
-	net, err := newNetwork(e.options.MaxConcurrent, e.options.Log)
-	if err != nil {
-		return err
-	}
-	return e.run(ctx, net)
-}
-
-// run is Start over any network.
-func (e *Engine) run(ctx context.Context, net network) error {
-	e.mu.Lock()
-	e.net = net
-	for _, o := range e.owners {
-		for _, t := range o.targets {
-			e.addLocked(t)
-		}
-	}
-	e.mu.Unlock()
-
-	woken := make(chan struct{})
-	context.AfterFunc(ctx, func() {
-		net.wake()
-		close(woken)
-	})
-	l := newLoop(e, net)
-	for ctx.Err() == nil {
-		l.runOnce()
-	}
-	<-woken
-	l.shutdown()
-	net.close()
-	return nil
 }

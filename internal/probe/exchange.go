@@ -45,6 +45,11 @@ func done(o outcome) answer { return answer{outcome: o, done: true} }
 // malformed is the answer to bytes that are not of the protocol.
 var malformed = done(failed(ReasonUnexpectedResponse))
 
+// alertError is the reason why a session ended with an alert.
+type alertError string
+
+func (e alertError) Error() string { return string(e) }
+
 // cutOutcome returns the outcome of a probe whose connection ended with err.
 func cutOutcome(err error) outcome {
 	var alert alertError
@@ -56,17 +61,6 @@ func cutOutcome(err error) outcome {
 	default:
 		return socketOutcome(err)
 	}
-}
-
-// dialOutcome returns the outcome of a probe that failed at once, because there was no socket or
-// the connection could not begin. It is unknown where this host has no route (ENETUNREACH), or
-// forbids the connection (EACCES: a prohibiting route, or a filter of system calls), because
-// nothing was sent to the target.
-func dialOutcome(err error) outcome {
-	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENETUNREACH) {
-		return outcome{}
-	}
-	return socketOutcome(err)
 }
 
 // socketOutcome returns the outcome of a probe that ended with an error of the socket. An error

@@ -1,30 +1,10 @@
 package probe
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
-// instant is a point in time, as the time since one hour before the engine was made. So the zero
-// instant is earlier than any delay that the engine knows, except a period.
-type instant = time.Duration
-
-const (
-	epochOffset = time.Hour
-
-	// never is later than every instant.
-	never instant = math.MaxInt64
-
-	// dampWindow is the time within which a third recovery is held back. A recovery is published no
-	// sooner than dampWindow after the one that was published before it.
-	dampWindow = time.Minute
-)
-
-// rules are the numbers of a check.
-type rules struct {
-	period, confirm, timeout time.Duration
-	rise, fall               int // consecutive successes and failures that make a verdict
-}
+// dampWindow is the time within which a third recovery is held back. A recovery is published no
+// sooner than dampWindow after the one that was published before it.
+const dampWindow = time.Minute
 
 // result says how a probe ended.
 type result uint8

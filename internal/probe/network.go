@@ -1,9 +1,9 @@
 package probe
 
 import (
+	"errors"
+	"syscall"
 	"time"
-
-	"github.com/external-backend/operator/internal/priorityqueue"
 )
 
 // network runs probes. The loop's goroutine alone calls its methods, except wake.
@@ -34,31 +34,13 @@ type events struct {
 	hints  []*target  // the peer has closed the kept connection
 }
 
-// attempt is one probe in flight.
-type attempt struct {
-	target     *target
-	handler    *handler
-	endpoint   Endpoint // as it was when the probe began
-	keep       bool     // its connection may be kept
-	since      instant  // a connection that was dialled earlier may not carry it
-	generation uint32   // of the target's machine, when the probe began
-	outcome    outcome  // once the probe has ended
-
-	started   instant
-	deadline  instant
-	preempted bool                   // another probe took its place, so it begins again
-	givenUp   bool                   // the engine itself has ended it
-	position  priorityqueue.Position // in loop.inFlight
-	next      *attempt               // of the same target, an older one
-
-	slow         bool     // it holds a place of loop.slow
-	older, newer *attempt // of those of its namespace that hold a place
-
-	conn *conn // the network's own
+// dialOutcome returns the outcome of a probe that failed at once, because there was no socket or
+// the connection could not begin. It is unknown where this host has no route (ENETUNREACH), or
+// forbids the connection (EACCES: a prohibiting route, or a filter of system calls), because
+// nothing was sent to the target.
+func dialOutcome(err error) outcome {
+	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENETUNREACH) {
+		return outcome{}
+	}
+	return socketOutcome(err)
 }
-
-// Position implements priorityqueue.Item.
-func (a *attempt) Position() *priorityqueue.Position { return &a.position }
-
-// isInFlight reports whether a has not ended.
-func (a *attempt) isInFlight() bool { return a.position > 0 }

@@ -177,6 +177,12 @@ type Options struct {
 	Log        logr.Logger
 }
 
+// rules are the numbers of a check.
+type rules struct {
+	period, confirm, timeout time.Duration
+	rise, fall               int // consecutive successes and failures that make a verdict
+}
+
 // rules are the numbers that the threshold machine goes by, made safe for any input.
 func (c *Check) rules() rules {
 	r := rules{period: max(c.Period, time.Millisecond), rise: max(c.SuccessThreshold, 1), fall: max(c.FailureThreshold, 1)}

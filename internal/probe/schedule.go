@@ -2,12 +2,39 @@ package probe
 
 import (
 	"hash/fnv"
+	"math"
 	"math/bits"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/external-backend/operator/internal/priorityqueue"
+)
+
+// instant is a point in time, as the time since one hour before the engine was made. So the zero
+// instant is earlier than any delay that the engine knows, except a period.
+type instant = time.Duration
+
+const (
+	epochOffset = time.Hour
+
+	// never is later than every instant.
+	never instant = math.MaxInt64
+
+	// tick is how often the loop looks at the schedule. Probes that are due within one tick begin
+	// together, which saves most of the wake-ups. No probe begins more than a tick late because of
+	// it.
+	tick = 5 * time.Millisecond
+
+	// slowAfter is how long an answer takes for its endpoint to count as slow. Slow probes share half
+	// of the places.
+	slowAfter = time.Second
+
+	// maxReuse is for how long after its dial a kept connection carries further probes. A server that
+	// accepts no more connections may serve the old ones for ever, and so may a server with a new
+	// certificate. After maxReuse the connection is kept only to notice at once when the peer closes
+	// it.
+	maxReuse = 10 * time.Second
 )
 
 // slot returns the first regular start after t. The regular starts of an endpoint are one period

@@ -25,31 +25,6 @@ const (
 	alertCertificateRequired tls.AlertError = 116
 )
 
-// tlsConfig returns the configuration that all endpoints of a check share. host is its Host
-// header.
-func tlsConfig(t *TLS, host, protocol string) *tls.Config {
-	config := &tls.Config{
-		ServerName:         cmp.Or(t.ServerName, withoutPort(host)),
-		RootCAs:            t.RootCAs,
-		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user asks for it by verification: None
-		// A probe carries no secret that must outlive quantum computers. Hybrid key exchange costs a
-		// third more (docs/benchmarks.md).
-		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521},
-	}
-	if protocol != "" {
-		config.NextProtos = []string{protocol}
-	}
-	return config
-}
-
-// withoutPort returns the name or the address of a Host header.
-func withoutPort(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		return name
-	}
-	return strings.Trim(host, "[]")
-}
-
 // session is a connection over TLS to one endpoint.
 type session struct {
 	*tls.Conn
@@ -143,11 +118,6 @@ func (s *session) Write(b []byte) (int, error) {
 	}
 	return n, err
 }
-
-// alertError is the reason why a session ended with an alert.
-type alertError string
-
-func (e alertError) Error() string { return string(e) }
 
 func isAlert(err error) bool {
 	var alert alertError

@@ -2,7 +2,7 @@ package resolve
 
 import (
 	"cmp"
-	"net/netip"
+	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
@@ -15,45 +15,38 @@ const (
 	noSOATTL = 30 * time.Second
 )
 
-// answer is what one message says about one name and type.
-type answer struct {
-	rcode     int
-	truncated bool
-	data      []datum       // records of the type at the end of the alias chain; sorted, each once
-	ttl       time.Duration // the smallest of the chain, the TTL of a denial included (RFC 2308)
-	alias     string        // the end of the chain, where the message has neither records nor a denial for it
-}
+// decode reads the answer to a query (id, name, t) from raw bytes, which anyone may have sent:
+//  1. Check that header and question are those of the query.
+//  2. Read the records. Each one must lie inside the message, and the message must end with the
+//     last one.
+//  3. Follow the aliases of the answer section from the name to their end. Records of other names
+//     don't count.
+//  4. At the end there is data, a denial, or the next name to ask.
+func decode(raw []byte, id uint16, name string, t qtype) (answer, error) {
+	if len(raw) < headerBytes || binary.BigEndian.Uint16(raw) != id || raw[2]&0x80 == 0 {
+		return answer{}, errNotOurs
+	}
+	if raw[2]>>3&0xF != 0 { // opcode
+		return answer{}, errMalformed
+	}
+	a := answer{rcode: int(raw[3] & 0xF), truncated: raw[2]&0x02 != 0}
+	off, err := checkQuestion(raw, name, t, a.rcode)
+	if err != nil {
+		return answer{}, err
+	}
+	if a.truncated {
+		return a, nil // its records are not reliable (RFC 2181 section 9)
+	}
 
-// datum is the content of one record: an address, or a host and port of a service.
-type datum struct {
-	ip       netip.Addr // A, AAAA
-	host     string     // SRV: lower case, no trailing dot
-	port     uint16
-	priority uint16
-}
-
-// compareData orders by address, host and port. Two data of a set differ in at least one of these;
-// a priority does not count.
-func compareData(a, b datum) int {
-	return cmp.Or(a.ip.Compare(b.ip), strings.Compare(a.host, b.host), cmp.Compare(a.port, b.port))
-}
-
-// sections holds the records of a message that can matter.
-type sections struct {
-	t             qtype
-	records       []owned // of the asked type
-	aliases       []owned // CNAMEs: datum.host is the target
-	stray         bool    // there is an address, service or alias of another type, class or name
-	soa           []owned // of the authority section; ttl is that of the denial
-	hasOptions    bool    // there is an OPT record
-	extendedRcode int
-}
-
-// owned is a datum and the name that has it.
-type owned struct {
-	name string
-	datum
-	ttl time.Duration
+	s := sections{t: t}
+	if err := s.read(raw, off); err != nil {
+		return answer{}, err
+	}
+	a.rcode |= s.extendedRcode
+	if !decisive(a.rcode) {
+		return a, nil
+	}
+	return a, s.conclude(name, &a)
 }
 
 // conclude follows the aliases from name and fills a with the records or the denial at their end.

@@ -1,8 +1,6 @@
 package resolve
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -62,81 +60,6 @@ func newEngine(o Options, a asker) *Engine {
 	}
 }
 
-// Sync replaces what the owner wants, and its settings. It never waits for DNS. Changed settings
-// show in the next Snapshot.
-func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-
-	o, known := e.owners[key]
-	if !known {
-		o = &owner{key: key, questions: map[Question]*question{}}
-		e.owners[key] = o
-	}
-	before, up := *o, upstreamOf(cfg)
-	moved := known && up.key != before.upstream.key
-	if !known || moved {
-		o.upstream = up
-	}
-	o.settings = settings{
-		minTTL: cfg.MinTTL, maxTTL: cfg.MaxTTL, stale: cfg.Stale, removalDelay: cfg.RemovalDelay,
-	}
-
-	for q, isNew := range e.syncQuestionsLocked(o, wanted, now) {
-		if !isNew && !moved && o.settings == before.settings {
-			continue
-		}
-		if moved && !isNew {
-			e.moveLocked(q, now)
-		}
-		e.updateLocked(q, now)
-		for _, r := range q.records() {
-			e.rescheduleLocked(r, now)
-		}
-	}
-}
-
-// syncQuestionsLocked makes the owner's questions the wanted ones. For each it returns whether it
-// is new.
-func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) map[*question]bool {
-	isNew := make(map[*question]bool, len(wanted))
-	for _, w := range wanted {
-		q, ok := o.questions[w.Question]
-		if !ok {
-			q = &question{Question: w.Question, owner: o, seedExpiry: now}
-			q.timer.question = q
-			o.questions[w.Question] = q
-			e.acquireAllLocked(q, now)
-		}
-		isNew[q] = isNew[q] || !ok
-		if isNew[q] {
-			q.addSeeds(w.Seed)
-		}
-	}
-	for _, q := range o.questions {
-		if _, ok := isNew[q]; !ok {
-			e.dropLocked(q, now)
-		}
-	}
-	return isNew
-}
-
-// Forget removes the owner and all that it wants.
-func (e *Engine) Forget(key types.NamespacedName) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	o := e.owners[key]
-	if o == nil {
-		return
-	}
-	now := time.Now()
-	for _, q := range o.questions {
-		e.dropLocked(q, now)
-	}
-	delete(e.owners, key)
-}
-
 // Snapshot returns the owner's answers, one for each of its questions.
 func (e *Engine) Snapshot(key types.NamespacedName) map[Question]Answer {
 	e.mu.Lock()
@@ -152,96 +75,61 @@ func (e *Engine) Snapshot(key types.NamespacedName) map[Question]Answer {
 	return answers
 }
 
-// Start resolves until the context ends, and returns when all work has stopped. It can be called
-// once.
-func (e *Engine) Start(ctx context.Context) error {
-	if err := e.begin(); err != nil {
-		return err
-	}
-	var workers sync.WaitGroup
-	defer e.lookuper.close()
-	defer workers.Wait()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		case <-e.wake:
-		}
-		wait, spawn, changed := e.advance()
-		for range spawn {
-			workers.Go(func() { e.work(ctx) })
-		}
-		e.notify(changed)
-		timer.Reset(wait)
-	}
-}
-
-// begin notes that the engine has started. The seeds expire now and not at their Sync, because the
-// manager may have waited for leadership since.
-func (e *Engine) begin() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.started {
-		return errors.New("the DNS engine was started before")
-	}
-	e.started = true
-	now := time.Now()
-	for _, o := range e.owners {
-		for _, q := range o.questions {
-			q.seedExpiry = now
-			e.updateLocked(q, now)
-		}
-	}
-	return nil
-}
-
-// idleWait is how long Start waits while nothing is scheduled.
-const idleWait = time.Hour
-
-// advance does what is due: it queues records for the workers, of whom spawn must be started, and
-// brings answers to now. It returns how long there is nothing to do, and the owners whose answers
-// changed.
-func (e *Engine) advance() (wait time.Duration, spawn int, changed map[types.NamespacedName]struct{}) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-
-	changed = map[types.NamespacedName]struct{}{}
-	for t, _, ok := e.schedule.PopUntil(now); ok; t, _, ok = e.schedule.PopUntil(now) {
-		switch {
-		case t.question != nil:
-			if e.updateLocked(t.question, now) {
-				changed[t.question.owner.key] = struct{}{}
-			}
-		case len(t.record.users) == 0:
-			delete(e.records, t.record.recordKey)
-		default:
-			t.record.busy = true
-			queue := &e.queues[t.record.class()]
-			queue.Push(t.record.namespace(queue), t.record)
-		}
-	}
-
-	for c := range classes {
-		spawn += min(e.queues[c].Len(), c.maxWorkers(e.options.MaxConcurrent)-e.active[c])
-	}
-	spawn = min(spawn, e.options.MaxConcurrent-e.workers)
-	e.workers += spawn
-
-	wait = idleWait
-	if _, at, ok := e.schedule.First(); ok {
-		wait = at.Sub(now)
-	}
-	e.wakeAt = now.Add(wait)
-	return wait, spawn, changed
-}
-
 func (e *Engine) notify(owners map[types.NamespacedName]struct{}) {
 	for o := range owners {
 		e.options.Notify(o)
 	}
+}
+
+// scheduleLocked sets a timer, and wakes Start where the time comes before Start would look.
+func (e *Engine) scheduleLocked(t *timer, at time.Time) {
+	e.schedule.set(t, at)
+	if !at.IsZero() && at.Before(e.wakeAt) {
+		e.wakeAt = at
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// class is the kind of queue in which a record waits for a worker. A name that fails or takes long
+// can hold a worker for the whole lookup timeout. Such names must not delay those that answer, and
+// both together must not delay new ones.
+type class int
+
+const (
+	classKnown class = iota // its latest lookup had an answer
+	classNew                // no lookup has ended yet
+	classSlow               // its latest lookup failed or took long
+	classes
+)
+
+// maxWorkers returns how many of n workers may do lookups of the class at a time.
+func (c class) maxWorkers(n int) int {
+	return max(1, [classes]int{classKnown: n - n/4, classNew: n / 2, classSlow: n / 8}[c])
+}
+
+// class returns the class of the record's next lookup.
+func (r *record) class() class {
+	switch {
+	case r.kind == kindNone:
+		return classNew
+	case r.kind == kindFailed, r.slow:
+		return classSlow
+	default:
+		return classKnown
+	}
+}
+
+// namespace returns the namespace under which the record waits in the queue: of its users'
+// namespaces, the one with the fewest records there.
+func (r *record) namespace(queue *fairqueue.Queue[*record]) string {
+	namespace, ahead := "", -1
+	for q := range r.users {
+		if n := queue.LenOf(q.owner.key.Namespace); ahead < 0 || n < ahead {
+			namespace, ahead = q.owner.key.Namespace, n
+		}
+	}
+	return namespace
 }

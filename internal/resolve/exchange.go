@@ -65,6 +65,9 @@ const (
 
 var errTruncated = errors.New("truncated answer")
 
+// errInvalidName means that a name does not fit into a query.
+var errInvalidName = errors.New("name cannot be asked for")
+
 // exchanger is the asker that uses the network. Each UDP query has a socket of its own and so a
 // random port. TCP and TLS connections are reused, for one query at a time.
 type exchanger struct {

@@ -54,6 +54,18 @@ type period struct{ from, to time.Time }
 
 func (p period) length() time.Duration { return p.to.Sub(p.from) }
 
+// settings are the parts of an owner's Config that assessments depend on.
+type settings struct {
+	minTTL, maxTTL time.Duration
+	stale          time.Duration
+	removalDelay   time.Duration
+}
+
+// clamp bounds a TTL by the owner's settings.
+func (o settings) clamp(ttl time.Duration) time.Duration {
+	return max(min(ttl, o.maxTTL), o.minTTL)
+}
+
 // apply takes over the result of a lookup, and reports whether anything but its time is new. Data
 // that good answers lack are kept for keep, the longest removal delay of any owner.
 func (h *history) apply(r result, now time.Time, keep time.Duration) (changed bool) {

@@ -2,53 +2,11 @@ package resolve
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 )
-
-// lookupTimeout bounds the lookup of a name and type, all servers and aliases together.
-const lookupTimeout = 5 * time.Second
-
-// Causes that are neither response codes nor errors of this package.
-const (
-	causeTimeout   = "timeout"
-	causeEmpty     = "empty answer"
-	causeNXDOMAIN  = "NXDOMAIN"
-	causeForbidden = "no nameserver may be asked"
-)
-
-// errInvalidName means that a name does not fit into a query.
-var errInvalidName = errors.New("name cannot be asked for")
-
-// kind is how a lookup ended.
-type kind uint8
-
-const (
-	kindNone     kind = iota // no lookup has ended yet
-	kindGood                 // records
-	kindNoData               // the name exists, the type doesn't (RFC 2308)
-	kindNXDomain             // the name does not exist
-	kindFailed               // no usable answer
-)
-
-// result is the outcome of one lookup.
-type result struct {
-	kind  kind
-	data  []datum       // kindGood: sorted, each once, at least one
-	ttl   time.Duration // of all but kindFailed: the smallest of the alias chain
-	cause string        // of all but kindGood: a fixed phrase
-}
-
-// query is what a server is asked for.
-type query struct {
-	name string
-	t    qtype
-}
 
 // maxChecks bounds the checks of unanswering servers at one time. Each check has a socket.
 const maxChecks = 256
@@ -137,6 +95,29 @@ func (l *lookuper) askServers(
 	return a, ""
 }
 
+// run runs the race. It returns the winner and its answer, or why no server won in time.
+func (l *lookuper) run(
+	ctx context.Context, deadline time.Time, up *upstream, r *race, q query,
+) (a answer, winner int, cause string) {
+	u := &runner{race: r}
+	u.ctx, u.cancel = context.WithDeadline(ctx, deadline)
+	u.ask = func(ctx context.Context, server netip.AddrPort) (answer, error) {
+		a, err := l.ask(ctx, up, server, q)
+		if ctx.Err() == nil && !(outcome{answer: a, err: err}).unanswered() {
+			l.outages.end(up.connKey(server))
+		}
+		return a, err
+	}
+
+	u.open.Add(1)
+	u.mu.Lock()
+	u.timer = time.AfterFunc(hedgeDelay, u.proceed)
+	u.mu.Unlock()
+	u.proceed()
+	u.open.Wait()
+	return u.answer, u.winner, u.cause
+}
+
 // check asks a server that did not answer the query in time once more, while nobody waits for it.
 // An answer ends the server's outage. Without one, the query passes the server by from now on.
 func (l *lookuper) check(ctx context.Context, up *upstream, server netip.AddrPort, q query) {
@@ -160,28 +141,4 @@ func (l *lookuper) check(ctx context.Context, up *upstream, server netip.AddrPor
 func (l *lookuper) close() {
 	l.checks.Wait()
 	l.asker.close()
-}
-
-// causeOf returns a fixed phrase for an error. It contains no address, and nothing that differs
-// from time to time.
-func causeOf(err error) string {
-	for _, own := range []error{errMalformed, errAliasLoop, errTruncated, errInvalidName} {
-		if errors.Is(err, own) {
-			return own.Error()
-		}
-	}
-	var timeout interface{ Timeout() bool }
-	var unverified *tls.CertificateVerificationError
-	var handshake handshakeError
-	switch {
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return causeTimeout
-	case errors.As(err, &unverified):
-		return "TLS verification failed"
-	case errors.As(err, &handshake):
-		return "TLS handshake failed"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "connection refused"
-	}
-	return "network error"
 }

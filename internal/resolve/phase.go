@@ -13,18 +13,6 @@ const (
 	phaseBelieved              // a denial is believed; a failure after it changes nothing
 )
 
-// settings are the parts of an owner's Config that assessments depend on.
-type settings struct {
-	minTTL, maxTTL time.Duration
-	stale          time.Duration
-	removalDelay   time.Duration
-}
-
-// clamp bounds a TTL by the owner's settings.
-func (o settings) clamp(ttl time.Duration) time.Duration {
-	return max(min(ttl, o.maxTTL), o.minTTL)
-}
-
 // otherFamily is what the other family of a name adds to the judgement of a denial.
 type otherFamily struct {
 	has       bool      // it has addresses
@@ -140,9 +128,9 @@ func (h *history) assess(other otherFamily, seedExpiry time.Time, o settings, no
 }
 
 // expiry returns the end of the last good answer's TTL, or the seed's where there is none.
-func (h *history) expiry(seed time.Time, o settings) time.Time {
+func (h *history) expiry(seedExpiry time.Time, o settings) time.Time {
 	if h.good.from.IsZero() {
-		return seed
+		return seedExpiry
 	}
 	return h.good.end(o)
 }

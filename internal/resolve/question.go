@@ -3,44 +3,7 @@ package resolve
 import (
 	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 )
-
-// owner is a caller of Sync and what it wants.
-type owner struct {
-	key       types.NamespacedName
-	upstream  *upstream
-	settings  settings
-	questions map[Question]*question
-	hosts     int // of all service questions
-	data      int // of all records that they are tied to
-}
-
-// question is one owner's question. Beside its records it remembers what was published before they
-// could answer.
-type question struct {
-	Question
-	owner *owner
-	timer timer // when time alone changes the answer
-
-	names   [2]*record             // of the name's families; without SRV
-	service *record                // SRV
-	hosts   map[string]*[2]*record // SRV: the families of each host
-
-	seeds             []seed
-	seedExpiry        time.Time // of all seeds
-	hostsMissingSince time.Time // SRV: since when an answer's hosts have no addresses, while earlier ones had
-	conclusive        bool      // SRV: all hosts of an answer were known once
-	resulted          bool      // the status was something else than Pending once
-	answer            Answer
-}
-
-// seed is an address that was published before. It serves until the records supersede it.
-type seed struct {
-	Addr
-	absentSince time.Time // since when good answers lack it; zero = none came, or answers are not good now
-}
 
 // reseed makes the addresses of the asked families the seeds.
 func (q *question) reseed(addrs []Addr, expiry time.Time) {
@@ -198,51 +161,6 @@ func (q *question) limit(addrs []Addr, n int) ([]Addr, int) {
 	}
 	kept := append(before, others...)[:n]
 	return sorted(kept), len(addrs) - n
-}
-
-// units is a set of addresses and ports, whatever their ranks.
-type units map[Addr]struct{}
-
-func unitsOf(addrs []Addr) units {
-	u := make(units, len(addrs))
-	for _, a := range addrs {
-		u.add(a)
-	}
-	return u
-}
-
-// add adds an address and port, and reports whether the set lacked them.
-func (u units) add(a Addr) (added bool) {
-	before := len(u)
-	a.Rank = 0
-	u[a] = struct{}{}
-	return len(u) > before
-}
-
-func (u units) has(a Addr) bool {
-	a.Rank = 0
-	_, ok := u[a]
-	return ok
-}
-
-// merge adds to addrs those of more whose address and port it lacks.
-func merge(addrs, more []Addr) []Addr {
-	if len(more) == 0 {
-		return addrs
-	}
-	known := unitsOf(addrs)
-	for _, a := range more {
-		if known.add(a) {
-			addrs = append(addrs, a)
-		}
-	}
-	return sorted(addrs)
-}
-
-// sorted orders addresses in place as answers list them.
-func sorted(addrs []Addr) []Addr {
-	slices.SortFunc(addrs, compareAddrs)
-	return addrs
 }
 
 // records returns all records that the question is tied to.

@@ -14,6 +14,9 @@ const (
 	askRounds  = 3                      // how often an unanswering server is asked, in case packets are lost
 )
 
+// lookupTimeout bounds the lookup of a name and type, all servers and aliases together.
+const lookupTimeout = 5 * time.Second
+
 // race is one query to several servers in their order of preference. It decides which server to ask
 // when, and which answer wins; a runner sends the queries.
 //
@@ -171,29 +174,6 @@ type runner struct {
 	answer answer // of the winner
 	winner int
 	cause  string // why no server won
-}
-
-// run runs the race. It returns the winner and its answer, or why no server won in time.
-func (l *lookuper) run(
-	ctx context.Context, deadline time.Time, up *upstream, r *race, q query,
-) (a answer, winner int, cause string) {
-	u := &runner{race: r}
-	u.ctx, u.cancel = context.WithDeadline(ctx, deadline)
-	u.ask = func(ctx context.Context, server netip.AddrPort) (answer, error) {
-		a, err := l.ask(ctx, up, server, q)
-		if ctx.Err() == nil && !(outcome{answer: a, err: err}).unanswered() {
-			l.outages.end(up.connKey(server))
-		}
-		return a, err
-	}
-
-	u.open.Add(1)
-	u.mu.Lock()
-	u.timer = time.AfterFunc(hedgeDelay, u.proceed)
-	u.mu.Unlock()
-	u.proceed()
-	u.open.Wait()
-	return u.answer, u.winner, u.cause
 }
 
 // proceed asks the servers that are due, one after another, until none is.

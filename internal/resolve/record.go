@@ -4,6 +4,10 @@ import (
 	"context"
 	"hash/maphash"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/external-backend/operator/internal/priorityqueue"
 )
 
 const (
@@ -13,6 +17,41 @@ const (
 	// maxBackoff lies between lookups that fail (RFC 8767 section 5; RFC 9520 allows 5 min).
 	maxBackoff = 30 * time.Second
 )
+
+// owner is a caller of Sync and what it wants.
+type owner struct {
+	key       types.NamespacedName
+	upstream  *upstream
+	settings  settings
+	questions map[Question]*question
+	hosts     int // of all service questions
+	data      int // of all records that they are tied to
+}
+
+// question is one owner's question. Beside its records it remembers what was published before they
+// could answer.
+type question struct {
+	Question
+	owner *owner
+	timer timer // when time alone changes the answer
+
+	names   [2]*record             // of the name's families; without SRV
+	service *record                // SRV
+	hosts   map[string]*[2]*record // SRV: the families of each host
+
+	seeds             []seed
+	seedExpiry        time.Time // of all seeds
+	hostsMissingSince time.Time // SRV: since when an answer's hosts have no addresses, while earlier ones had
+	conclusive        bool      // SRV: all hosts of an answer were known once
+	resulted          bool      // the status was something else than Pending once
+	answer            Answer
+}
+
+// seed is an address that was published before. It serves until the records supersede it.
+type seed struct {
+	Addr
+	absentSince time.Time // since when good answers lack it; zero = none came, or answers are not good now
+}
 
 // record is what is known of one name and type at one upstream, shared by all owners that want it.
 type record struct {
@@ -32,6 +71,31 @@ type recordKey struct {
 	name     string
 	t        qtype
 	upstream string
+}
+
+// timer is an item of the schedule: a record's next lookup, or a question's next change by time.
+// Exactly one of record and question is set.
+type timer struct {
+	position priorityqueue.Position
+	record   *record
+	question *question
+}
+
+// Position implements priorityqueue.Item.
+func (t *timer) Position() *priorityqueue.Position { return &t.position }
+
+// schedule is a queue of timers, the earliest first.
+type schedule struct {
+	priorityqueue.Queue[time.Time, *timer]
+}
+
+// set moves the timer to a time; zero removes it.
+func (s *schedule) set(t *timer, at time.Time) {
+	if at.IsZero() {
+		s.Remove(t)
+	} else {
+		s.Set(t, at)
+	}
 }
 
 // lookupContext returns the context of the record's lookups, and of the checks that they start.

@@ -1,8 +1,88 @@
 package resolve
 
-import "time"
+import (
+	"time"
 
-// This file ties questions to the records that they share, under the engine's lock.
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// This file takes what owners want, and ties questions to the records that they share, under the
+// engine's lock.
+
+// Sync replaces what the owner wants, and its settings. It never waits for DNS. Changed settings
+// show in the next Snapshot.
+func (e *Engine) Sync(key types.NamespacedName, cfg Config, wanted []Wanted) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+
+	o, known := e.owners[key]
+	if !known {
+		o = &owner{key: key, questions: map[Question]*question{}}
+		e.owners[key] = o
+	}
+	before, up := *o, upstreamOf(cfg)
+	moved := known && up.key != before.upstream.key
+	if !known || moved {
+		o.upstream = up
+	}
+	o.settings = settings{
+		minTTL: cfg.MinTTL, maxTTL: cfg.MaxTTL, stale: cfg.Stale, removalDelay: cfg.RemovalDelay,
+	}
+
+	for q, isNew := range e.syncQuestionsLocked(o, wanted, now) {
+		if !isNew && !moved && o.settings == before.settings {
+			continue
+		}
+		if moved && !isNew {
+			e.moveLocked(q, now)
+		}
+		e.updateLocked(q, now)
+		for _, r := range q.records() {
+			e.rescheduleLocked(r, now)
+		}
+	}
+}
+
+// syncQuestionsLocked makes the owner's questions the wanted ones. For each it returns whether it
+// is new.
+func (e *Engine) syncQuestionsLocked(o *owner, wanted []Wanted, now time.Time) map[*question]bool {
+	isNew := make(map[*question]bool, len(wanted))
+	for _, w := range wanted {
+		q, ok := o.questions[w.Question]
+		if !ok {
+			q = &question{Question: w.Question, owner: o, seedExpiry: now}
+			q.timer.question = q
+			o.questions[w.Question] = q
+			e.acquireAllLocked(q, now)
+		}
+		isNew[q] = isNew[q] || !ok
+		if isNew[q] {
+			q.addSeeds(w.Seed)
+		}
+	}
+	for _, q := range o.questions {
+		if _, ok := isNew[q]; !ok {
+			e.dropLocked(q, now)
+		}
+	}
+	return isNew
+}
+
+// Forget removes the owner and all that it wants.
+func (e *Engine) Forget(key types.NamespacedName) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o := e.owners[key]
+	if o == nil {
+		return
+	}
+	now := time.Now()
+	for _, q := range o.questions {
+		e.dropLocked(q, now)
+	}
+	delete(e.owners, key)
+}
 
 // acquireAllLocked ties the question to its records. The hosts of a service follow with its answer.
 func (e *Engine) acquireAllLocked(q *question, now time.Time) {
@@ -203,16 +283,4 @@ func (e *Engine) rescheduleLocked(r *record, now time.Time) {
 		first = now
 	}
 	e.scheduleLocked(&r.timer, first)
-}
-
-// scheduleLocked sets a timer, and wakes Start where the time comes before Start would look.
-func (e *Engine) scheduleLocked(t *timer, at time.Time) {
-	e.schedule.set(t, at)
-	if !at.IsZero() && at.Before(e.wakeAt) {
-		e.wakeAt = at
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
-	}
 }

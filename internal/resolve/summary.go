@@ -2,20 +2,9 @@ package resolve
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"time"
 )
-
-// has reports whether the set contains a family: 0 is IPv4, 1 is IPv6.
-func (f Families) has(family int) bool { return f&(1<<family) != 0 }
-
-func familyOf(ip netip.Addr) int {
-	if ip.Is4() {
-		return 0
-	}
-	return 1
-}
 
 // pair holds the histories of a name's two families; nil = not asked for.
 type pair [2]*history

@@ -5,15 +5,15 @@
 // The way of one datum: wire.go, the one file that knows a DNS library, turns bytes into records,
 // and answer.go turns records into an answer; exchange.go carries one query to one server; race.go
 // asks several servers in order; outage.go remembers servers that answer nobody; lookup.go joins
-// these and follows aliases. record.go and history.go keep what is known of one name and type,
-// shared by all owners. phase.go says what a history amounts to at one time, for one owner;
-// summary.go adds that up over the families of a name and the hosts of a service; question.go turns
-// it into the answer that the owner may publish. engine.go has the lock and the schedule,
-// workers.go does the lookups, and sharing.go ties questions to records.
+// these and follows aliases; result.go says how a lookup ended. record.go and history.go keep what
+// is known of one name and type, shared by all owners. phase.go says what a history amounts to at
+// one time, for one owner; summary.go adds that up over the families of a name and the hosts of a
+// service; question.go turns it into the answer that the owner may publish. engine.go has the lock;
+// sharing.go takes what owners want, and ties questions to records; workers.go keeps to the
+// schedule and does the lookups.
 package resolve
 
 import (
-	"cmp"
 	"crypto/tls"
 	"net/netip"
 	"time"
@@ -54,16 +54,6 @@ type Addr struct {
 	IP   netip.Addr
 	Port uint16 // of the SRV record; 0 for names
 	Rank uint8  // SRV: the index of the record's priority among the distinct priorities, from 0 to 127
-}
-
-// compareAddrs orders by rank, address and port: the order in which answers list them.
-func compareAddrs(a, b Addr) int {
-	return cmp.Or(cmp.Compare(a.Rank, b.Rank), compareUnits(a, b))
-}
-
-// compareUnits orders by address and port. An answer lists each address and port once.
-func compareUnits(a, b Addr) int {
-	return cmp.Or(a.IP.Compare(b.IP), cmp.Compare(a.Port, b.Port))
 }
 
 // Transport is how nameservers are reached, in the words of the API.
@@ -133,7 +123,7 @@ type Options struct {
 	// Notify is called when an answer or the time changes what Snapshot returns to an owner. A change
 	// that Sync makes itself is not notified, because its caller can read it at once. Notify is never
 	// called under a lock, and must not block.
-	Notify func(owner types.NamespacedName)
+	Notify func(key types.NamespacedName)
 	// ResolvConf is a file in the form of resolv.conf(5). It names the nameservers of owners without
 	// their own, and is read again when it changes. "" = /etc/resolv.conf.
 	ResolvConf string

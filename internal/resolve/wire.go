@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -40,6 +41,53 @@ var (
 	errAliasLoop = errors.New("alias loop")
 )
 
+// query is what a server is asked for.
+type query struct {
+	name string
+	t    qtype
+}
+
+// answer is what one message says about one name and type.
+type answer struct {
+	rcode     int
+	truncated bool
+	data      []datum       // records of the type at the end of the alias chain; sorted, each once
+	ttl       time.Duration // the smallest of the chain, the TTL of a denial included (RFC 2308)
+	alias     string        // the end of the chain, where the message has neither records nor a denial for it
+}
+
+// datum is the content of one record: an address, or a host and port of a service.
+type datum struct {
+	ip       netip.Addr // A, AAAA
+	host     string     // SRV: lower case, no trailing dot
+	port     uint16
+	priority uint16
+}
+
+// compareData orders by address, host and port. Two data of a set differ in at least one of these;
+// a priority does not count.
+func compareData(a, b datum) int {
+	return cmp.Or(a.ip.Compare(b.ip), strings.Compare(a.host, b.host), cmp.Compare(a.port, b.port))
+}
+
+// sections holds the records of a message that can matter.
+type sections struct {
+	t             qtype
+	records       []owned // of the asked type
+	aliases       []owned // CNAMEs: datum.host is the target
+	stray         bool    // there is an address, service or alias of another type, class or name
+	soa           []owned // of the authority section; ttl is that of the denial
+	hasOptions    bool    // there is an OPT record
+	extendedRcode int
+}
+
+// owned is a datum and the name that has it.
+type owned struct {
+	name string
+	datum
+	ttl time.Duration
+}
+
 // pack builds a query. Servers that don't know EDNS0 understand one without edns.
 func pack(name string, t qtype, edns bool) (msg []byte, id uint16, err error) {
 	m := new(dns.Msg)
@@ -62,40 +110,6 @@ func rcodeName(rcode int) string {
 	return "unknown response code"
 }
 
-// decode reads the answer to a query (id, name, t) from raw bytes, which anyone may have sent:
-//  1. Check that header and question are those of the query.
-//  2. Read the records. Each one must lie inside the message, and the message must end with the
-//     last one.
-//  3. Follow the aliases of the answer section from the name to their end. Records of other names
-//     don't count.
-//  4. At the end there is data, a denial, or the next name to ask.
-func decode(raw []byte, id uint16, name string, t qtype) (answer, error) {
-	if len(raw) < headerBytes || binary.BigEndian.Uint16(raw) != id || raw[2]&0x80 == 0 {
-		return answer{}, errNotOurs
-	}
-	if raw[2]>>3&0xF != 0 { // opcode
-		return answer{}, errMalformed
-	}
-	a := answer{rcode: int(raw[3] & 0xF), truncated: raw[2]&0x02 != 0}
-	off, err := checkQuestion(raw, name, t, a.rcode)
-	if err != nil {
-		return answer{}, err
-	}
-	if a.truncated {
-		return a, nil // its records are not reliable (RFC 2181 section 9)
-	}
-
-	s := sections{t: t}
-	if err := s.read(raw, off); err != nil {
-		return answer{}, err
-	}
-	a.rcode |= s.extendedRcode
-	if !decisive(a.rcode) {
-		return a, nil
-	}
-	return a, s.conclude(name, &a)
-}
-
 // checkQuestion checks that the message repeats the question, and returns the offset behind the
 // question section.
 func checkQuestion(raw []byte, name string, t qtype, rcode int) (int, error) {
@@ -111,8 +125,8 @@ func checkQuestion(raw []byte, name string, t qtype, rcode int) (int, error) {
 	if err != nil || off+4 > len(raw) {
 		return 0, errMalformed
 	}
-	rrtype, class := binary.BigEndian.Uint16(raw[off:]), binary.BigEndian.Uint16(raw[off+2:])
-	if plain(asked) != name || rrtype != uint16(t) || class != dns.ClassINET {
+	rrtype, rrclass := binary.BigEndian.Uint16(raw[off:]), binary.BigEndian.Uint16(raw[off+2:])
+	if plain(asked) != name || rrtype != uint16(t) || rrclass != dns.ClassINET {
 		return 0, errNotOurs
 	}
 	return off + 4, nil
@@ -173,9 +187,9 @@ func relevant(section int, rrtype uint16) bool {
 
 // recordHeader holds a record's type and class, and where it ends.
 type recordHeader struct {
-	rrtype, class uint16
-	bytes         int // of its data
-	end           int
+	rrtype, rrclass uint16
+	bytes           int // of its data
+	end             int
 }
 
 func readHeader(raw []byte, off int) (recordHeader, error) {
@@ -201,9 +215,9 @@ func readHeader(raw []byte, off int) (recordHeader, error) {
 		return recordHeader{}, errMalformed
 	}
 	h := recordHeader{
-		rrtype: binary.BigEndian.Uint16(raw[off:]),
-		class:  binary.BigEndian.Uint16(raw[off+2:]),
-		bytes:  int(binary.BigEndian.Uint16(raw[off+8:])),
+		rrtype:  binary.BigEndian.Uint16(raw[off:]),
+		rrclass: binary.BigEndian.Uint16(raw[off+2:]),
+		bytes:   int(binary.BigEndian.Uint16(raw[off+8:])),
 	}
 	h.end = off + 10 + h.bytes
 	if h.end > len(raw) {
@@ -238,9 +252,9 @@ func (s *sections) add(section int, rr dns.RR, h recordHeader) error {
 	}
 
 	switch {
-	case h.class == dns.ClassINET && h.rrtype == dns.TypeCNAME:
+	case h.rrclass == dns.ClassINET && h.rrtype == dns.TypeCNAME:
 		s.aliases = append(s.aliases, r)
-	case h.class == dns.ClassINET && h.rrtype == uint16(s.t):
+	case h.rrclass == dns.ClassINET && h.rrtype == uint16(s.t):
 		s.records = append(s.records, r)
 	default:
 		s.stray = true

@@ -2,56 +2,103 @@ package resolve
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/external-backend/operator/internal/fairqueue"
 )
 
-// class is the kind of queue in which a record waits for a worker. A name that fails or takes long
-// can hold a worker for the whole lookup timeout. Such names must not delay those that answer, and
-// both together must not delay new ones.
-type class int
+// Start resolves until the context ends, and returns when all work has stopped. It can be called
+// once.
+func (e *Engine) Start(ctx context.Context) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	var workers sync.WaitGroup
+	defer e.lookuper.close()
+	defer workers.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 
-const (
-	classKnown class = iota // its latest lookup had an answer
-	classNew                // no lookup has ended yet
-	classSlow               // its latest lookup failed or took long
-	classes
-)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-e.wake:
+		}
+		wait, spawn, changed := e.advance()
+		for range spawn {
+			workers.Go(func() { e.work(ctx) })
+		}
+		e.notify(changed)
+		timer.Reset(wait)
+	}
+}
+
+// begin notes that the engine has started. The seeds expire now and not at their Sync, because the
+// manager may have waited for leadership since.
+func (e *Engine) begin() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.started {
+		return errors.New("the DNS engine was started before")
+	}
+	e.started = true
+	now := time.Now()
+	for _, o := range e.owners {
+		for _, q := range o.questions {
+			q.seedExpiry = now
+			e.updateLocked(q, now)
+		}
+	}
+	return nil
+}
+
+// idleWait is how long Start waits while nothing is scheduled.
+const idleWait = time.Hour
+
+// advance does what is due: it queues records for the workers, of whom spawn must be started, and
+// brings answers to now. It returns how long there is nothing to do, and the owners whose answers
+// changed.
+func (e *Engine) advance() (wait time.Duration, spawn int, changed map[types.NamespacedName]struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+
+	changed = map[types.NamespacedName]struct{}{}
+	for t, _, ok := e.schedule.PopUntil(now); ok; t, _, ok = e.schedule.PopUntil(now) {
+		switch {
+		case t.question != nil:
+			if e.updateLocked(t.question, now) {
+				changed[t.question.owner.key] = struct{}{}
+			}
+		case len(t.record.users) == 0:
+			delete(e.records, t.record.recordKey)
+		default:
+			t.record.busy = true
+			queue := &e.queues[t.record.class()]
+			queue.Push(t.record.namespace(queue), t.record)
+		}
+	}
+
+	for c := range classes {
+		spawn += min(e.queues[c].Len(), c.maxWorkers(e.options.MaxConcurrent)-e.active[c])
+	}
+	spawn = min(spawn, e.options.MaxConcurrent-e.workers)
+	e.workers += spawn
+
+	wait = idleWait
+	if _, at, ok := e.schedule.First(); ok {
+		wait = at.Sub(now)
+	}
+	e.wakeAt = now.Add(wait)
+	return wait, spawn, changed
+}
 
 // slowLookup is how long a lookup takes to count as a slow one.
 const slowLookup = time.Second
-
-// maxWorkers returns how many of n workers may do lookups of the class at a time.
-func (c class) maxWorkers(n int) int {
-	return max(1, [classes]int{classKnown: n - n/4, classNew: n / 2, classSlow: n / 8}[c])
-}
-
-// class returns the class of the record's next lookup.
-func (r *record) class() class {
-	switch {
-	case r.kind == kindNone:
-		return classNew
-	case r.kind == kindFailed, r.slow:
-		return classSlow
-	default:
-		return classKnown
-	}
-}
-
-// namespace returns the namespace under which the record waits in the queue: of its users'
-// namespaces, the one with the fewest records there.
-func (r *record) namespace(queue *fairqueue.Queue[*record]) string {
-	namespace, ahead := "", -1
-	for q := range r.users {
-		if n := queue.LenOf(q.owner.key.Namespace); ahead < 0 || n < ahead {
-			namespace, ahead = q.owner.key.Namespace, n
-		}
-	}
-	return namespace
-}
 
 // work does lookups until none is due.
 func (e *Engine) work(ctx context.Context) {

@@ -150,7 +150,7 @@ const (
 	TargetReasonConnectionRefused = "ConnectionRefused"
 	// TargetReasonConnectionReset means that the target closed an open connection too early.
 	TargetReasonConnectionReset = "ConnectionReset"
-	// TargetReasonTimeout means that there was no verdict within timeoutSeconds.
+	// TargetReasonTimeout means that there was no answer within timeoutSeconds.
 	TargetReasonTimeout = "Timeout"
 	// TargetReasonUnreachable means that the network or the host can't be reached.
 	TargetReasonUnreachable = "Unreachable"
@@ -173,7 +173,8 @@ const (
 	TargetReasonUnexpectedStatus = "UnexpectedStatus"
 	// TargetReasonUnexpectedResponse means that the answer is not what the check expects.
 	TargetReasonUnexpectedResponse = "UnexpectedResponse"
-	// TargetReasonGRPCNotServing means that grpc.health.v1 says other than SERVING.
+	// TargetReasonGRPCNotServing means that grpc.health.v1 says other than SERVING, or that it does
+	// not know the service.
 	TargetReasonGRPCNotServing = "GRPCNotServing"
 	// TargetReasonNameNotFound means that the name does not exist (NXDOMAIN).
 	TargetReasonNameNotFound = "NameNotFound"

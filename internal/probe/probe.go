@@ -83,7 +83,7 @@ const (
 	ReasonUnexpectedStatus = "UnexpectedStatus"
 	// an answer that is not of the protocol, cut off, or without the expected text
 	ReasonUnexpectedResponse = "UnexpectedResponse"
-	// the peer says that the service doesn't serve, or that it has none of that name
+	// grpc.health.v1 says other than SERVING, or does not know the service
 	ReasonGRPCNotServing = "GRPCNotServing"
 )
 

@@ -71,7 +71,7 @@ func (o settings) clamp(ttl time.Duration) time.Duration {
 func (h *history) apply(r result, now time.Time, keep time.Duration) (changed bool) {
 	before := h.kind
 	changed = before != r.kind || h.cause != r.cause
-	h.closeDenial(now)
+	h.settleDenial(now)
 	h.enter(r.kind, now)
 	h.at, h.cause = now, r.cause
 
@@ -103,9 +103,9 @@ func (h *history) apply(r result, now time.Time, keep time.Duration) (changed bo
 	return changed
 }
 
-// closeDenial brings a denial to now, when its next result comes: one that is believed by now stays
-// so.
-func (h *history) closeDenial(now time.Time) {
+// settleDenial extends a denial to now, when the next result comes. It drops the data once NXDOMAIN
+// is believed.
+func (h *history) settleDenial(now time.Time) {
 	if h.kind == kindNoData {
 		h.noData.to = now
 	}

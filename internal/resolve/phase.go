@@ -6,11 +6,14 @@ import "time"
 type phase uint8
 
 const (
-	phaseNew      phase = iota // no lookup has ended yet
-	phaseGood                  // the latest answer is good
-	phaseFailing               // lookups fail, or no family of the name has addresses
-	phaseDenied                // the latest answer is a denial that is not believed yet
-	phaseBelieved              // a denial is believed; a failure after it changes nothing
+	phaseNew     phase = iota // no lookup has ended yet
+	phaseGood                 // the latest answer is good
+	phaseFailing              // lookups fail, or no family of the name has addresses
+	phaseDenied               // the latest answer is a denial that is not believed yet
+
+	// phaseBelieved means that a denial is believed. A failure after NODATA keeps it. A failure after
+	// NXDOMAIN makes it failing, but nothing serves then, because the data are gone (settleDenial).
+	phaseBelieved
 )
 
 // otherFamily is what the other family of a name adds to the judgement of a denial.
@@ -98,9 +101,8 @@ type assessment struct {
 // assess assesses the history for an owner whose seed expired at seedExpiry:
 //   - A good answer serves. So does the seed while there is no result.
 //   - While lookups fail, the last good answer serves until it is stale for too long.
-//   - So it does during a denial that is not believed, and one that came straight after good
-//     answers leaves it serving
-//     for the whole belief delay.
+//   - During a denial that is not believed yet it serves until it is stale for too long. If the
+//     denial came straight after good answers, it serves for the whole belief delay in any case.
 //   - Behind a denial that is believed nothing serves.
 func (h *history) assess(other otherFamily, seedExpiry time.Time, o settings, now time.Time) assessment {
 	a := assessment{phase: h.phase(other, now), conclusive: h.conclusive, expiry: h.expiry(seedExpiry, o)}

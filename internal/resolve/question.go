@@ -52,8 +52,7 @@ func histories(records [2]*record) (p pair) {
 // change it again:
 //  1. take the addresses that the records give;
 //  2. add the seeds that these do not supersede, and for a service whose new hosts are not known
-//     yet what was published
-//     before;
+//     yet what was published before;
 //  3. keep at most limit of them, those that were published before first.
 func (q *question) update(now time.Time, limit int) (changed bool, next time.Time) {
 	s := q.summarize(now)
@@ -98,12 +97,12 @@ func (q *question) servingSeeds(s *summary, now time.Time) (serving []Addr) {
 		return nil
 	}
 
-	published := unitsOf(s.addrs)
+	current := unitsOf(s.addrs)
 	kept := q.seeds[:0]
 	for _, seed := range q.seeds {
 		family := s.family[familyOf(seed.IP)]
 		superseded := family.conclusive || q.conclusive
-		if !family.serves || superseded && published.has(seed.Addr) {
+		if !family.serves || superseded && current.has(seed.Addr) {
 			continue
 		}
 		switch {
@@ -150,16 +149,16 @@ func (q *question) limit(addrs []Addr, n int) ([]Addr, int) {
 	if len(addrs) <= n {
 		return addrs, 0
 	}
-	published := unitsOf(q.answer.Addrs)
-	var before, others []Addr
+	before := unitsOf(q.answer.Addrs)
+	var stay, others []Addr
 	for _, a := range addrs {
-		if published.has(a) {
-			before = append(before, a)
+		if before.has(a) {
+			stay = append(stay, a)
 		} else {
 			others = append(others, a)
 		}
 	}
-	kept := append(before, others...)[:n]
+	kept := append(stay, others...)[:n]
 	return sorted(kept), len(addrs) - n
 }
 

@@ -24,8 +24,7 @@ const lookupTimeout = 5 * time.Second
 //  2. After the last server comes the first again, unless it has replied.
 //  3. Records win at once.
 //  4. Any other answer, such as a denial, wins as soon as each earlier server has failed or has
-//     not replied for the
-//     listen time. Later servers no longer count from then on.
+//     not replied for the listen time. Later servers no longer count from then on.
 type race struct {
 	servers  []contender
 	sent     int       // queries, round after round

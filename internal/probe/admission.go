@@ -16,31 +16,31 @@ const (
 	maxBegun = 256
 )
 
-// hintLocked schedules a probe of t at once, unless one is in flight anyway.
-func (l *loop) hintLocked(t *target, now instant) {
-	if !t.gone && !t.queued && !t.owner.suspended && t.machine.inFlight == 0 {
-		t.due = now
-		l.due.set(t, now)
+// hintLocked schedules a probe of ep at once, unless one is in flight anyway.
+func (l *loop) hintLocked(ep *probed, now instant) {
+	if !ep.gone && !ep.queued && !ep.owner.suspended && ep.machine.inFlight == 0 {
+		ep.due = now
+		l.due.set(ep, now)
 	}
 }
 
-// queueDueLocked queues the targets whose probe is due.
+// queueDueLocked queues the endpoints whose probe is due.
 func (l *loop) queueDueLocked(now instant) {
 	for {
-		t, _, ok := l.due.PopUntil(dueTime(now))
+		ep, _, ok := l.due.PopUntil(dueTime(now))
 		if !ok {
 			return
 		}
-		l.replaceMachineLocked(t, t.machine.settle(now))
-		if t.due <= now {
-			l.queueLocked(t, t.due)
+		l.replaceMachineLocked(ep, ep.machine.release(now))
+		if ep.due <= now {
+			l.queueLocked(ep, ep.due)
 		}
-		l.scheduleLocked(t, now)
+		l.scheduleLocked(ep, now)
 	}
 }
 
-// admitLocked begins the probes of the targets that are queued, as far as there are places. Of
-// the first fast and the first slow target, the one that has been due longer comes first.
+// admitLocked begins the probes of the endpoints that are queued, as far as there are places. Of
+// the first fast and the first slow endpoint, the one that has been due longer comes first.
 //
 // A slow probe that is preempted here was not begun in the same run, because slow probes begin in
 // the order of what their namespaces hold.
@@ -62,9 +62,9 @@ func (l *loop) admitLocked(now instant) {
 	l.waiting = true
 }
 
-// admissibleLocked returns the first fast and the first slow target that are queued, each nil
+// admissibleLocked returns the first fast and the first slow endpoint that are queued, each nil
 // where there is no place for it. A slow one may take the place of another slow probe.
-func (l *loop) admissibleLocked() (fast, slow *target) {
+func (l *loop) admissibleLocked() (fast, slow *probed) {
 	free := l.inFlight.Len() < l.options.MaxConcurrent
 	if free {
 		fast, _ = l.fast.First()
@@ -82,45 +82,45 @@ func (l *loop) admissibleLocked() (fast, slow *target) {
 	return fast, slow
 }
 
-// beginLocked begins a probe of t, unless t no longer needs one. slow reports whether t was
+// beginLocked begins a probe of ep, unless ep no longer needs one. slow reports whether ep was
 // queued among the slow ones, which have a place for it.
-func (l *loop) beginLocked(t *target, slow bool, now instant) {
-	t.queued = false
-	if t.gone {
+func (l *loop) beginLocked(ep *probed, slow bool, now instant) {
+	ep.queued = false
+	if ep.gone {
 		return
 	}
-	o := t.owner
-	needless := t.machine.inFlight > 0 && t.machine.next(o.rules, t.offset(), now) > now
+	o := ep.owner
+	needless := ep.machine.inFlight > 0 && ep.machine.next(o.rules, ep.offset(), now) > now
 	if !o.suspended && !needless {
-		l.metrics.begun(o.handler.kind, now-t.due, o.rules.period)
-		a := l.newAttemptLocked(t, now)
+		l.metrics.begun(o.handler.kind, now-ep.due, o.rules.period)
+		a := l.newAttemptLocked(ep, now)
 		look := a.deadline
 		if slow {
 			l.becomesSlow(a)
 		} else {
-			look = min(look, now+patience(t.lastDuration))
+			look = min(look, now+patience(ep.lastDuration))
 		}
 		l.inFlight.set(a, look)
 		l.begun = append(l.begun, a)
 	}
-	l.scheduleLocked(t, now)
+	l.scheduleLocked(ep, now)
 }
 
-// newAttemptLocked makes a probe of t that begins now.
-func (l *loop) newAttemptLocked(t *target, now instant) *attempt {
-	rules := t.owner.rules
+// newAttemptLocked makes a probe of ep that begins now.
+func (l *loop) newAttemptLocked(ep *probed, now instant) *attempt {
+	rules := ep.owner.rules
 	// The machine counts from the tick. Otherwise each confirmation would come a part of a tick later
 	// than the one before.
-	t.machine = t.machine.start(now.Truncate(tick))
+	ep.machine = ep.machine.start(now.Truncate(tick))
 	a := &attempt{
-		target: t, handler: t.owner.handler, endpoint: t.Endpoint,
-		keep: rules.period <= maxKeptPeriod, since: replacedAt(now, t.offset()), generation: t.machine.generation,
-		started: now, deadline: now + rules.timeout, next: t.attempts,
+		probed: ep, handler: ep.owner.handler, endpoint: ep.Endpoint,
+		keep: rules.period <= maxKeptPeriod, since: replacedAt(now, ep.offset()), generation: ep.machine.generation,
+		started: now, deadline: now + rules.timeout, next: ep.attempts,
 	}
-	t.attempts = a
+	ep.attempts = a
 	return a
 }
 
 // patience returns how long a probe may stay unanswered before it counts as slow. last is how
 // long the last success took.
-func patience(last time.Duration) time.Duration { return min(max(minPatience, 4*last), slowAfter) }
+func patience(last time.Duration) time.Duration { return min(max(minPatience, 4*last), maxPatience) }

@@ -8,22 +8,23 @@ import (
 )
 
 const (
-	// blindWindow is how long a silence waits for evidence from other endpoints.
+	// blindWindow is how long a silence that has outlasted maxPatience waits for evidence from other
+	// endpoints. So it waits for about 11 s in all.
 	blindWindow = 10 * time.Second
 
 	// minSilent is how many endpoints have to be silent, at least, for the prober to be blind.
 	minSilent = 5
 
-	// sightReturns is the percentage of the endpoints that were silent when the blindness began,
+	// seeingPercent is the percentage of the endpoints that were silent when the blindness began,
 	// which have to answer before it ends.
-	sightReturns = 10
+	seeingPercent = 10
 )
 
 // sight tells silent endpoints from a blind prober: see docs/design/blind-prober.md. It counts
 // Healthy endpoints only, by the last thing that the prober heard from each. The cost of one
 // probe is constant.
 type sight struct {
-	threshold int // percentage of the endpoints that are silent where the prober is blind; 0: it never is
+	blindPercent int // the prober is blind when this percentage of the endpoints is silent; 0: it never is
 
 	healthy, silent crowd
 	answers         timeline // Healthy endpoints that answered last, by the time of the answer
@@ -55,39 +56,39 @@ const (
 	silence
 )
 
-// origin is what an endpoint has in common with others that may fail together with it.
-type origin struct {
+// failureDomain is what an endpoint has in common with others that may fail together with it.
+type failureDomain struct {
 	owner types.NamespacedName
 	net   netip.Prefix // /24, or /64 of IPv6
 }
 
 // judged notes that an endpoint has become Healthy, or is no longer Healthy.
-func (s *sight) judged(w *witness, o origin, healthy bool) {
+func (s *sight) judged(w *witness, d failureDomain, healthy bool) {
 	if w.healthy == healthy {
 		return
 	}
-	s.count(w, o, false)
+	s.count(w, d, false)
 	w.healthy = healthy
-	s.count(w, o, true)
-	s.healthy.add(o, healthy)
+	s.count(w, d, true)
+	s.healthy.add(d, healthy)
 }
 
-// gone forgets an endpoint.
-func (s *sight) gone(w *witness, o origin) {
+// remove forgets an endpoint.
+func (s *sight) remove(w *witness, d failureDomain) {
 	if s.awaits(w) {
 		s.unheard--
 	}
-	s.judged(w, o, false)
+	s.judged(w, d, false)
 	*w = witness{}
 }
 
 // answered notes an answer of an endpoint. A refusal is one.
-func (s *sight) answered(w *witness, o origin, now instant) {
+func (s *sight) answered(w *witness, d failureDomain, now instant) {
 	if s.awaits(w) {
 		w.blindness = s.blindness
 		s.returned++
 	}
-	s.hear(w, o, anAnswer, now)
+	s.hear(w, d, anAnswer, now)
 }
 
 // awaits reports whether an endpoint was silent when this blindness began, and is still silent.
@@ -96,53 +97,54 @@ func (s *sight) awaits(w *witness) bool {
 }
 
 // unanswered notes that a probe that began at started has no answer so far.
-func (s *sight) unanswered(w *witness, o origin, started instant) {
+func (s *sight) unanswered(w *witness, d failureDomain, started instant) {
 	if w.last == silence || w.last == anAnswer && started < w.at || started <= s.ended {
 		return
 	}
-	s.hear(w, o, silence, started)
+	s.hear(w, d, silence, started)
 }
 
-// forget drops what the prober has heard from an endpoint.
-func (s *sight) forget(w *witness, o origin) { s.hear(w, o, nothingYet, 0) }
+// clearHeard drops what the prober has heard from an endpoint.
+func (s *sight) clearHeard(w *witness, d failureDomain) { s.hear(w, d, nothingYet, 0) }
 
-func (s *sight) hear(w *witness, o origin, last heard, at instant) {
-	s.count(w, o, false)
+func (s *sight) hear(w *witness, d failureDomain, last heard, at instant) {
+	s.count(w, d, false)
 	w.last, w.at = last, at
-	s.count(w, o, true)
+	s.count(w, d, true)
 }
 
 // count adds a Healthy endpoint to the counts of answers and silences, or removes it from them.
-func (s *sight) count(w *witness, o origin, add bool) {
+func (s *sight) count(w *witness, d failureDomain, add bool) {
 	switch {
 	case !w.healthy:
 	case w.last == anAnswer:
 		s.answers.add(w.at, add)
 	case w.last == silence:
 		s.silences.add(w.at, add)
-		s.silent.add(o, add)
+		s.silent.add(d, add)
 	}
 }
 
-// believes reports whether an endpoint may become Unhealthy by a silence that has lasted as long
-// as its thresholds ask for. started is when its last probe began. Where nearly all others are
-// silent, too, the prober is blind from now on.
-func (s *sight) believes(w *witness, started, now instant) bool {
+// judgeSilence judges a silence that has lasted as long as an endpoint's thresholds ask for. It
+// reports whether the endpoint may become Unhealthy. Where nearly all others are silent, too, it
+// makes the prober blind. Where it can't decide yet, it notes the time of the doubt. started is
+// when the endpoint's last probe began.
+func (s *sight) judgeSilence(w *witness, started, now instant) bool {
 	if s.blind {
 		return false
 	}
-	if s.threshold == 0 || !s.healthy.diverse() {
+	if s.blindPercent == 0 || !s.healthy.diverse() {
 		return true
 	}
 	silent, answered := s.silences.from(w.at), s.answers.after(w.at)
 	asked := silent + answered
 	enough := s.silent.diverse() && silent >= minSilent
-	late := now >= w.at+slowAfter+blindWindow
-	if all := s.threshold * s.healthy.n; enough && (silent*100 >= all || late && silent*100 >= s.threshold*asked) {
+	late := now >= w.at+maxPatience+blindWindow
+	if all := s.blindPercent * s.healthy.n; enough && (silent*100 >= all || late && silent*100 >= s.blindPercent*asked) {
 		s.turnBlind(w.at)
 		return false
 	}
-	rest := 100 - s.threshold
+	rest := 100 - s.blindPercent
 	switch {
 	case late:
 		return true
@@ -163,10 +165,10 @@ func (s *sight) turnBlind(since instant) {
 	s.unheard, s.returned = s.healthy.n-s.answers.after(since), 0
 }
 
-// returns ends a blindness in which enough endpoints have answered. It reports whether one has
-// ended.
-func (s *sight) returns(now instant) bool {
-	if !s.blind || s.returned*100 < sightReturns*s.unheard {
+// endIfSeen ends the blindness if enough endpoints have answered in it. It reports whether it has
+// ended one.
+func (s *sight) endIfSeen(now instant) bool {
+	if !s.blind || s.returned*100 < seeingPercent*s.unheard {
 		return false
 	}
 	s.blind, s.doubted, s.ended = false, now, now
@@ -177,7 +179,7 @@ func (s *sight) returns(now instant) bool {
 // endpoint.
 func (s *sight) discounts(started instant) bool { return s.blind || started <= s.ended }
 
-// crowd counts endpoints by their origins.
+// crowd counts endpoints by their failure domains.
 type crowd struct {
 	n          int
 	owners     map[types.NamespacedName]int
@@ -185,12 +187,12 @@ type crowd struct {
 	nets       map[netip.Prefix]int
 }
 
-func (c *crowd) add(o origin, add bool) {
+func (c *crowd) add(d failureDomain, add bool) {
 	by := sign(add)
 	c.n += by
-	tally(&c.owners, o.owner, by)
-	tally(&c.namespaces, o.owner.Namespace, by)
-	tally(&c.nets, o.net, by)
+	tally(&c.owners, d.owner, by)
+	tally(&c.namespaces, d.owner.Namespace, by)
+	tally(&c.nets, d.net, by)
 }
 
 // diverse reports whether the endpoints have too little in common to fail together.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCloses is how many kept connections in a row a peer may close. After that none is kept for
-// its target.
+// maxCloses is how many kept connections in a row a peer may close. After that none is kept for its
+// endpoint.
 const maxCloses = 2
 
 // connected continues with a connection whose TCP handshake has succeeded or failed.
@@ -122,11 +122,11 @@ func (p *poller) read(c *conn) {
 
 // finish ends the probe that c carries. Between probes it ends the connection.
 func (p *poller) finish(c *conn, a answer) {
-	t := c.target
+	ep := c.probed
 	if c.state == idle {
-		t.closes++
+		ep.closes++
 		p.shut(c)
-		p.events.hints = append(p.events.hints, t)
+		p.events.hints = append(p.events.hints, ep)
 		return
 	}
 	attempt := c.attempt
@@ -139,8 +139,8 @@ func (p *poller) finish(c *conn, a answer) {
 	}
 	p.ended(attempt, a.outcome)
 	if a.keep && a.outcome.result == success && attempt.keep && !c.closing &&
-		t.closes < maxCloses && t.kept == nil && p.kept < p.maxKept && c.socket.handshakeBytes <= maxKeptHandshake {
-		c.state, t.kept = idle, c
+		ep.closes < maxCloses && ep.kept == nil && p.kept < p.maxKept && c.socket.handshakeBytes <= maxKeptHandshake {
+		c.state, ep.kept = idle, c
 		p.kept++
 		return
 	}

@@ -16,8 +16,8 @@ type Engine struct {
 
 	mu     sync.Mutex
 	owners map[types.NamespacedName]*owner
-	due    schedule[*target] // by what is next: a probe, or the publication of a recovery
-	stale  []*target         // the loop has to end their probes in flight and kept connections
+	due    schedule[*probed] // by what is next: a probe, or the release of a held recovery
+	stale  []*probed         // the loop has to end their probes in flight and kept connections
 	net    network           // nil while the engine does not run
 	sight  sight
 }
@@ -33,7 +33,7 @@ func New(options Options) *Engine {
 		metrics: newMetrics(options.Registerer),
 		epoch:   time.Now().Add(-epochOffset),
 		owners:  map[types.NamespacedName]*owner{},
-		sight:   sight{threshold: options.BlindThreshold},
+		sight:   sight{blindPercent: options.BlindThreshold},
 	}
 }
 
@@ -51,10 +51,10 @@ func (e *Engine) States(owner types.NamespacedName) []State {
 	if o == nil {
 		return nil
 	}
-	states := make([]State, len(o.targets))
-	for i, t := range o.targets {
-		states[i] = t.machine.state()
-		states[i].Blind = e.sight.blind && t.witness.last == silence && t.machine.verdict() != Unhealthy
+	states := make([]State, len(o.probed))
+	for i, ep := range o.probed {
+		states[i] = ep.machine.state()
+		states[i].Blind = e.sight.blind && ep.witness.last == silence && ep.machine.verdict() != Unhealthy
 	}
 	return states
 }
@@ -93,97 +93,97 @@ func (e *Engine) syncLocked(key types.NamespacedName, check *Check, endpoints []
 		return false
 	}
 	o.endpoints = endpoints
-	if !slices.EqualFunc(o.targets, endpoints, func(t *target, e Endpoint) bool { return t.ID == e.ID }) {
+	if !slices.EqualFunc(o.probed, endpoints, func(ep *probed, e Endpoint) bool { return ep.ID == e.ID }) {
 		e.mergeLocked(o, endpoints)
 		changed = true
 	}
-	for i, t := range o.targets {
-		changed = e.updateLocked(t, &endpoints[i], difference) || changed
+	for i, ep := range o.probed {
+		changed = e.updateLocked(ep, &endpoints[i], difference) || changed
 	}
 	return changed
 }
 
-// mergeLocked makes one target for each endpoint. An endpoint that stays keeps its target.
+// mergeLocked makes one probed for each endpoint. An endpoint that stays keeps its own.
 func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
-	old := o.targets
-	known := make(map[ID]*target, len(old))
-	for _, t := range old {
-		t.gone = true
-		known[t.ID] = t
+	old := o.probed
+	known := make(map[ID]*probed, len(old))
+	for _, ep := range old {
+		ep.gone = true
+		known[ep.ID] = ep
 	}
-	o.targets = make([]*target, len(endpoints))
+	o.probed = make([]*probed, len(endpoints))
 	for i, endpoint := range endpoints {
-		t := known[endpoint.ID]
-		if t == nil || !t.gone {
-			t = &target{Endpoint: endpoint, owner: o}
-			e.addLocked(t)
+		ep := known[endpoint.ID]
+		if ep == nil || !ep.gone {
+			ep = &probed{Endpoint: endpoint, owner: o}
+			e.addLocked(ep)
 		}
-		t.gone = false
-		o.targets[i] = t
+		ep.gone = false
+		o.probed[i] = ep
 	}
-	for _, t := range old {
-		if t.gone {
-			e.due.Remove(t)
-			e.sight.gone(&t.witness, t.origin())
-			e.cancelLocked(t)
+	for _, ep := range old {
+		if ep.gone {
+			e.due.Remove(ep)
+			e.sight.remove(&ep.witness, ep.failureDomain())
+			e.cancelLocked(ep)
 		}
 	}
 }
 
-// addLocked gives t a machine, and schedules its first probe.
-func (e *Engine) addLocked(t *target) {
+// addLocked gives ep a machine, and schedules its first probe.
+func (e *Engine) addLocked(ep *probed) {
 	now := e.now()
-	t.machine = machine{rawVerdict: t.Seed}.spread(t.owner.rules, t.offset(), now)
-	e.sight.judged(&t.witness, t.origin(), t.Seed == Healthy)
-	e.scheduleLocked(t, now)
+	ep.machine = machine{rawVerdict: ep.Seed}.spread(ep.owner.rules, ep.offset(), now)
+	e.sight.judged(&ep.witness, ep.failureDomain(), ep.Seed == Healthy)
+	e.scheduleLocked(ep, now)
 }
 
-// updateLocked applies the difference of the check, and of the endpoint, to a target that stays.
-// It reports whether anything has changed.
-func (e *Engine) updateLocked(t *target, endpoint *Endpoint, difference change) bool {
-	if t.Dial != endpoint.Dial || t.Host != endpoint.Host {
-		t.Dial, t.Host = endpoint.Dial, endpoint.Host
+// updateLocked applies the difference of the check, and of the endpoint, to ep, which stays. It
+// reports whether anything has changed.
+func (e *Engine) updateLocked(ep *probed, endpoint *Endpoint, difference change) bool {
+	if ep.Dial != endpoint.Dial || ep.Host != endpoint.Host {
+		ep.Dial, ep.Host = endpoint.Dial, endpoint.Host
 		difference = question
 	}
 	if difference == question {
-		t.machine = t.machine.forgetCounts()
+		ep.machine = ep.machine.forgetCounts()
 	}
-	if difference == question || t.owner.suspended {
-		e.sight.forget(&t.witness, t.origin())
-		e.cancelLocked(t)
+	if difference == question || ep.owner.suspended {
+		e.sight.clearHeard(&ep.witness, ep.failureDomain())
+		e.cancelLocked(ep)
 	}
 	if difference > nothing {
 		now := e.now()
-		t.machine = t.machine.spread(t.owner.rules, t.offset(), now)
-		e.scheduleLocked(t, now)
+		ep.machine = ep.machine.spread(ep.owner.rules, ep.offset(), now)
+		e.scheduleLocked(ep, now)
 	}
 	return difference > nothing
 }
 
-// cancelLocked makes the loop end the probes in flight and the kept connection of t.
-func (e *Engine) cancelLocked(t *target) {
+// cancelLocked makes the loop end the probes in flight and the kept connection of ep.
+func (e *Engine) cancelLocked(ep *probed) {
 	if e.net != nil {
-		e.stale = append(e.stale, t)
+		e.stale = append(e.stale, ep)
 	}
 }
 
-// scheduleLocked schedules what t's machine needs next. While the prober is blind it probes silent
+// scheduleLocked schedules what ep's machine needs next. While the prober is blind it probes silent
 // endpoints no more often than others.
-func (e *Engine) scheduleLocked(t *target, now instant) {
-	if e.net == nil || t.gone {
+func (e *Engine) scheduleLocked(ep *probed, now instant) {
+	if e.net == nil || ep.gone {
 		return
 	}
-	if t.queued {
-		e.due.set(t, t.machine.settlesAt())
+	if ep.queued {
+		e.due.set(ep, ep.machine.releasesAt())
 		return
 	}
 	switch {
-	case t.owner.suspended:
-		t.due = never
-	case e.sight.blind && t.witness.last == silence:
-		t.due = t.machine.regular(t.owner.rules, t.offset(), now)
+	case ep.owner.suspended:
+		ep.due = never
+	case e.sight.blind && ep.witness.last == silence:
+		ep.due = ep.machine.regular(ep.owner.rules, ep.offset(), now)
 	default:
-		t.due = t.machine.next(t.owner.rules, t.offset(), now)
+		ep.due = ep.machine.next(ep.owner.rules, ep.offset(), now)
 	}
-	e.due.set(t, min(t.due, t.machine.settlesAt()))
+	e.due.set(ep, min(ep.due, ep.machine.releasesAt()))
 }

@@ -92,8 +92,8 @@ func snapshot(e *Engine, owner types.NamespacedName) map[ID]State {
 		return nil
 	}
 	out := make(map[ID]State, len(states))
-	for i, t := range o.targets {
-		out[t.ID] = withoutDetail(states[i])
+	for i, ep := range o.probed {
+		out[ep.ID] = withoutDetail(states[i])
 	}
 	return out
 }

@@ -86,12 +86,12 @@ func (p *poller) handle(event unix.EpollEvent) {
 }
 
 func (p *poller) start(a *attempt) {
-	c := a.target.kept
+	c := a.probed.kept
 	if c == nil {
 		p.dial(a)
 		return
 	}
-	a.target.closes = 0 // the peer has not closed it
+	a.probed.closes = 0 // the peer has not closed it
 	if c.dialled < a.since || c.handler != a.handler || c.dial != a.endpoint.Dial || c.host != a.endpoint.Host {
 		p.shut(c)
 		p.dial(a)
@@ -115,7 +115,7 @@ func (p *poller) expire(a *attempt) outcome {
 		o = c.exchange.cut(os.ErrDeadlineExceeded).outcome
 	}
 	p.cancel(a)
-	p.drop(a.target)
+	p.drop(a.probed)
 	return o
 }
 

@@ -69,12 +69,12 @@ func first(n int, probes <-chan int) []int {
 	return connections
 }
 
-// prober starts probes of one target over a network of its own, at times that the test chooses.
+// prober starts probes of one endpoint over a network of its own, at times that the test chooses.
 type prober struct {
 	t       testing.TB
 	network network
 	handler *handler
-	target  target
+	probed  probed
 }
 
 func newProber(t testing.TB, check Check, endpoint Endpoint) *prober {
@@ -83,9 +83,9 @@ func newProber(t testing.TB, check Check, endpoint Endpoint) *prober {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &prober{t: t, network: network, handler: newHandler(&check), target: target{Endpoint: endpoint}}
+	p := &prober{t: t, network: network, handler: newHandler(&check), probed: probed{Endpoint: endpoint}}
 	t.Cleanup(func() {
-		network.drop(&p.target)
+		network.drop(&p.probed)
 		network.close()
 	})
 	return p
@@ -94,9 +94,9 @@ func newProber(t testing.TB, check Check, endpoint Endpoint) *prober {
 // start begins a probe that may go over a connection which was dialled at since or later.
 func (p *prober) start(started, since instant) *attempt {
 	a := &attempt{
-		target:   &p.target,
+		probed:   &p.probed,
 		handler:  p.handler,
-		endpoint: p.target.Endpoint,
+		endpoint: p.probed.Endpoint,
 		keep:     true,
 		started:  started,
 		since:    since,
@@ -116,7 +116,7 @@ func (p *prober) probe(started, since instant) outcome {
 // hinted waits for the network to say that the kept connection has been closed.
 func (p *prober) hinted() bool {
 	for until := time.Now().Add(10 * sec); time.Now().Before(until); {
-		if slices.Contains(p.network.wait(time.Until(until)).hints, &p.target) {
+		if slices.Contains(p.network.wait(time.Until(until)).hints, &p.probed) {
 			return true
 		}
 	}
@@ -491,8 +491,8 @@ func TestALackOfFilesIsUnknown(t *testing.T) {
 	}
 }
 
-// TestFilesAreBounded counts the sockets of connections in use, kept connections and spare
-// sockets, over both families. All together stay within the bound, and every target is probed.
+// TestFilesAreBounded counts the sockets of connections in use, kept connections and spare sockets,
+// over both families. All together stay within the bound, and every endpoint is probed.
 func TestFilesAreBounded(t *testing.T) {
 	const bound, concurrent = 20, 8
 	net, err := newNetwork(concurrent, logr.Discard())
@@ -629,11 +629,11 @@ func TestSlowProcessFailsNoHandshake(t *testing.T) {
 		if answered {
 			p.handle(unix.EpollEvent{Events: unix.EPOLLIN})
 		}
-		if got := p.expire(&attempt{target: &target{}, conn: c}); got != want {
+		if got := p.expire(&attempt{probed: &probed{}, conn: c}); got != want {
 			t.Errorf("answered %v: %+v, want %+v", answered, got, want)
 		}
 	}
-	if got := (&poller{}).expire(&attempt{target: &target{}}); got != (outcome{}) {
+	if got := (&poller{}).expire(&attempt{probed: &probed{}}); got != (outcome{}) {
 		t.Errorf("a probe whose time is over before it could dial again: %+v", got)
 	}
 }
@@ -762,7 +762,7 @@ func BenchmarkProbe(b *testing.B) {
 						b.Fatal(o)
 					}
 					if !probes.keep {
-						p.network.drop(&p.target)
+						p.network.drop(&p.probed)
 					}
 				}
 				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")

@@ -599,7 +599,7 @@ func TestSocketErrorsAreJudged(t *testing.T) {
 			}
 		}
 	}
-	// A router or firewall can say these of the target, in ICMP. Before anything is sent it is this
+	// A router or firewall can say these of the endpoint, in ICMP. Before anything is sent it is this
 	// host that says them: it has no route, or a prohibiting one.
 	for _, err := range []error{syscall.ENETUNREACH, syscall.EACCES} {
 		if got := socketOutcome(err); got != failed(ReasonUnreachable) {

@@ -12,12 +12,12 @@ type loop struct {
 	net      network
 	inFlight schedule[*attempt] // by the time at which the loop looks at a probe, unless it ends before
 
-	// Targets whose probe is due and has no place yet. Namespaces take turns, so none waits for all
+	// Endpoints whose probe is due and has no place yet. Namespaces take turns, so none waits for all
 	// the probes of another one.
-	fast fairqueue.Queue[*target]
+	fast fairqueue.Queue[*probed]
 	slow *slowProbePool
 
-	ended   []*attempt // not settled yet
+	ended   []*attempt // with outcomes that are not taken over yet
 	overdue []*attempt // unanswered for long, and not noted yet
 	begun   []*attempt // to be handed to the network
 	notify  map[types.NamespacedName]struct{}
@@ -34,23 +34,23 @@ func newLoop(e *Engine, net network) *loop {
 	}
 }
 
-// queueLocked queues t for a probe that is due at due.
-func (l *loop) queueLocked(t *target, due instant) {
-	if t.queued {
+// queueLocked queues ep for a probe that is due at due.
+func (l *loop) queueLocked(ep *probed, due instant) {
+	if ep.queued {
 		return
 	}
-	t.queued, t.due = true, due
-	if t.slow {
-		l.slow.push(t)
+	ep.queued, ep.due = true, due
+	if ep.slow {
+		l.slow.push(ep)
 	} else {
-		l.fast.Push(t.owner.key.Namespace, t)
+		l.fast.Push(ep.owner.key.Namespace, ep)
 	}
 }
 
 // becomesSlow gives a a place among the slow probes, and reports whether there is one.
 func (l *loop) becomesSlow(a *attempt) bool {
 	if l.slow.full() {
-		other := l.slow.toPreempt(a.target)
+		other := l.slow.toPreempt(a.probed)
 		if other == nil {
 			return false
 		}
@@ -86,7 +86,7 @@ func (l *loop) leaveFlight(a *attempt) {
 	if a.slow {
 		l.slow.leave(a)
 	}
-	for at := &a.target.attempts; *at != nil; at = &(*at).next {
+	for at := &a.probed.attempts; *at != nil; at = &(*at).next {
 		if *at == a {
 			*at = a.next
 			break

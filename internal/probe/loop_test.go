@@ -27,7 +27,7 @@ type fakeNetwork struct {
 	peer      peer
 	flying    map[*attempt]*time.Timer
 	maxFlying int
-	starts    map[string][]time.Time // by target
+	starts    map[string][]time.Time // by endpoint
 	canceled  int
 	onStart   func(*attempt)
 	stopped   time.Duration // how long the next wait oversleeps
@@ -83,7 +83,7 @@ func (n *fakeNetwork) cancel(a *attempt) {
 	n.canceled++
 }
 
-func (n *fakeNetwork) drop(*target) {}
+func (n *fakeNetwork) drop(*probed) {}
 
 func (n *fakeNetwork) wake() {
 	select {
@@ -149,10 +149,10 @@ func (n *fakeNetwork) of(e Endpoint) []time.Time {
 	return slices.Clone(n.starts[e.ID.Target])
 }
 
-// hint says that the peer has closed the connection kept for the target of e.
-func (n *fakeNetwork) hint(t *target) {
+// hint says that the peer has closed the connection that is kept for ep.
+func (n *fakeNetwork) hint(ep *probed) {
 	n.mu.Lock()
-	n.events.hints = append(n.events.hints, t)
+	n.events.hints = append(n.events.hints, ep)
 	n.mu.Unlock()
 	n.wake()
 }
@@ -228,12 +228,12 @@ func settled(d time.Duration) {
 }
 
 // count returns how many probes began within [from, to), at most how many of them within one
-// hundredth of it, and how many per target.
-func (n *fakeNetwork) count(from, to time.Time) (total, most int, perTarget map[int]int) {
+// hundredth of it, and how many per endpoint.
+func (n *fakeNetwork) count(from, to time.Time) (total, most int, perEndpoint map[int]int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var buckets [100]int
-	perTarget = map[int]int{}
+	perEndpoint = map[int]int{}
 	for _, starts := range n.starts {
 		mine := 0
 		for _, at := range starts {
@@ -243,9 +243,9 @@ func (n *fakeNetwork) count(from, to time.Time) (total, most int, perTarget map[
 			}
 		}
 		total += mine
-		perTarget[mine]++
+		perEndpoint[mine]++
 	}
-	return total, slices.Max(buckets[:]), perTarget
+	return total, slices.Max(buckets[:]), perEndpoint
 }
 
 // TestStartsNeverBunch has a thousand endpoints added, changed and dying together. Their probes
@@ -260,9 +260,10 @@ func TestStartsNeverBunch(t *testing.T) {
 			settled(3 * period)
 			for i := range 3 {
 				begin := from.Add(time.Duration(i) * period)
-				total, most, perTarget := n.count(begin, begin.Add(period))
+				total, most, perEndpoint := n.count(begin, begin.Add(period))
 				if most > 4*number/100 || total < number*98/100 || total > number*102/100 {
-					t.Errorf("%s, period %d: %d probes begin, %d within a hundredth; per target %v", event, i, total, most, perTarget)
+					t.Errorf("%s, period %d: %d probes begin, %d within a hundredth; per endpoint %v",
+						event, i, total, most, perEndpoint)
 				}
 			}
 		}
@@ -355,7 +356,7 @@ func TestIgnoredProbeDialsAgain(t *testing.T) {
 }
 
 // TestReuseIsBoundedAndSpread checks that a connection carries further probes for less than
-// maxReuse, and all probes of that time. The dials of many targets that were added together do
+// maxReuse, and all probes of that time. The dials of many endpoints that were added together do
 // not bunch.
 func TestReuseIsBoundedAndSpread(t *testing.T) {
 	const number, rounds = 1000, 6
@@ -364,18 +365,18 @@ func TestReuseIsBoundedAndSpread(t *testing.T) {
 	} {
 		t.Run(period.String(), func(t *testing.T) {
 			bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
-				dialled, carried := map[*target]instant{}, map[*target]int{}
+				dialled, carried := map[*probed]instant{}, map[*probed]int{}
 				dials, busiest := 0, map[instant]int{}
-				span := max(period, maxReuse) // the time in which each target is dialled at least once
+				span := max(period, maxReuse) // the time in which each endpoint is dialled at least once
 				n.onStart = func(a *attempt) {
-					if at, kept := dialled[a.target]; kept && at >= a.since {
-						carried[a.target]++
-						if a.started-at >= maxReuse || carried[a.target] > most {
-							t.Fatalf("probe %d of a connection begins %v after its dial", carried[a.target], a.started-at)
+					if at, kept := dialled[a.probed]; kept && at >= a.since {
+						carried[a.probed]++
+						if a.started-at >= maxReuse || carried[a.probed] > most {
+							t.Fatalf("probe %d of a connection begins %v after its dial", carried[a.probed], a.started-at)
 						}
 						return
 					}
-					dialled[a.target], carried[a.target] = a.started, 1
+					dialled[a.probed], carried[a.probed] = a.started, 1
 					dials++
 					if a.started > epochOffset+span { // in the first round all are dialled as they come
 						busiest[a.started/(span/10)]++
@@ -460,7 +461,7 @@ func TestBlackHolesDelayNobody(t *testing.T) {
 // TestSlowPeersDelayNobody has one namespace with far more slow servers than there are places.
 // Only that namespace waits.
 func TestSlowPeersDelayNobody(t *testing.T) {
-	for _, took := range []time.Duration{slowAfter - ms, 2900 * ms} {
+	for _, took := range []time.Duration{maxPatience - ms, 2900 * ms} {
 		t.Run(took.String(), func(t *testing.T) {
 			crowd := types.NamespacedName{Namespace: "crowd", Name: "slow"}
 			peers := func(e Endpoint) (outcome, time.Duration) {
@@ -483,7 +484,7 @@ func TestSlowPeersDelayNobody(t *testing.T) {
 				for _, endpoint := range list {
 					starts := n.of(endpoint)
 					for i, last := 0, from; i < len(starts); i++ {
-						if gap := starts[i].Sub(last); gap > check.Period+slowAfter+50*ms { // at worst all room was just taken
+						if gap := starts[i].Sub(last); gap > check.Period+maxPatience+50*ms { // at worst all room was just taken
 							t.Errorf("%v was not probed for %v", endpoint.ID, gap)
 						}
 						last = starts[i]
@@ -584,7 +585,7 @@ func TestSilentNamespacesShare(t *testing.T) {
 		for owner, timeout := range owners {
 			e.Sync(owner, with(tcpCheck(), func(c *Check) { c.Timeout = timeout }), endpoints(100, Healthy))
 		}
-		settled(10 * time.Minute) // 100 targets need 30 timeouts of ten probes each
+		settled(10 * time.Minute) // 100 endpoints need 30 timeouts of ten probes each
 		for owner := range owners {
 			for id, state := range snapshot(e, owner) {
 				if state != unhealthy(ReasonTimeout) {
@@ -635,7 +636,7 @@ func TestSlowProbePoolIsShared(t *testing.T) {
 			return n
 		}
 		leave := func(a *attempt) {
-			o := a.target.owner
+			o := a.probed.owner
 			held[o] = slices.DeleteFunc(held[o], func(other *attempt) bool { return other == a })
 			pool.leave(a)
 		}
@@ -647,7 +648,7 @@ func TestSlowProbePoolIsShared(t *testing.T) {
 					leave(held[o][random.IntN(len(held[o]))])
 				}
 			case 1:
-				pool.push(&target{owner: o})
+				pool.push(&probed{owner: o})
 				waits[o]++
 			case 2:
 				if first := pool.first(); first != nil {
@@ -660,9 +661,9 @@ func TestSlowProbePoolIsShared(t *testing.T) {
 					waits[first.owner]--
 				}
 			default:
-				a := &attempt{target: &target{owner: o}}
-				if preempted := pool.toPreempt(a.target); total() == size && preempted != nil {
-					g := preempted.target.owner
+				a := &attempt{probed: &probed{owner: o}}
+				if preempted := pool.toPreempt(a.probed); total() == size && preempted != nil {
+					g := preempted.probed.owner
 					for _, other := range owners {
 						if len(held[other]) > len(held[g]) {
 							t.Fatal("another one holds more")
@@ -725,7 +726,7 @@ func TestDeathsAreDetectedInTime(t *testing.T) {
 				n.become(test.peer)
 				death := time.Now()
 				if test.hint {
-					n.hint(e.owners[owner1].targets[0])
+					n.hint(e.owners[owner1].probed[0])
 				}
 				for e.machineOf(endpoints(1, Unknown)[0]).verdict() == Healthy {
 					settled(ms)
@@ -744,8 +745,8 @@ func TestDeathsAreDetectedInTime(t *testing.T) {
 
 var compareAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// TestLateSuccessEndsTheStreak has peers that answer after more than a confirm interval. They
-// stay Healthy, and no chain of confirmations begins.
+// TestLateSuccessEndsTheStreak has peers that answer after more than a confirm period. They stay
+// Healthy, and no chain of confirmations begins.
 func TestLateSuccessEndsTheStreak(t *testing.T) {
 	slow := func(Endpoint) (outcome, time.Duration) { return outcome{result: success}, 2500 * ms }
 	bubble(t, Options{}, slow, func(t *testing.T, e *Engine, n *fakeNetwork) {
@@ -936,9 +937,9 @@ func TestSyncKeepsWhatItCan(t *testing.T) {
 func (e *Engine) machineOf(endpoint Endpoint) machine {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, t := range e.owners[owner1].targets {
-		if t.ID == endpoint.ID {
-			return t.machine
+	for _, ep := range e.owners[owner1].probed {
+		if ep.ID == endpoint.ID {
+			return ep.machine
 		}
 	}
 	return machine{}
@@ -1069,8 +1070,8 @@ func TestWhatCannotRunIsUnknown(t *testing.T) {
 	})
 }
 
-// TestLateProcessFindsTheSilent has a process whose loop always runs late. It finds a target that
-// does not answer, though later.
+// TestLateProcessFindsTheSilent has a process whose loop always runs late. It finds an endpoint
+// that does not answer, though later.
 func TestLateProcessFindsTheSilent(t *testing.T) {
 	for _, late := range []time.Duration{0, 240 * ms, 400 * ms, 600 * ms, 2 * sec, 9 * sec} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -1171,7 +1172,7 @@ func TestNotifyOnChangesOnly(t *testing.T) {
 }
 
 // TestFlappingReturnsWithoutAProbe suspends the check of an endpoint whose recovery is held back.
-// The recovery is published when its time has come.
+// The recovery is shown when its time has come.
 func TestFlappingReturnsWithoutAProbe(t *testing.T) {
 	bubble(t, Options{}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
 		check := with(tcpCheck(), func(c *Check) { c.Period, c.FailureThreshold = sec, 1 })

@@ -2,8 +2,8 @@ package probe
 
 import "time"
 
-// dampWindow is the time within which a third recovery is held back. A recovery is published no
-// sooner than dampWindow after the one that was published before it.
+// dampWindow is the time within which a third recovery is held back. A recovery is shown no sooner
+// than dampWindow after the one that was shown before it.
 const dampWindow = time.Minute
 
 // result says how a probe ended.
@@ -42,12 +42,12 @@ func failedWith(reason, detail string) outcome {
 // machine is the threshold machine of one endpoint. Its methods are pure: each takes the rules
 // and the time, and returns the next machine. The zero machine has no verdict.
 //
-// Consecutive results make the raw verdict. The published verdict follows it at once, with one
+// Consecutive results make the raw verdict. The shown verdict follows it at once, with one
 // exception: the recovery of an endpoint that keeps recovering is held back.
 type machine struct {
 	rawVerdict Verdict
-	held       bool  // rawVerdict is Healthy, and the published verdict is still Unhealthy
-	cause      cause // of a published verdict that is Unhealthy
+	held       bool  // rawVerdict is Healthy, and the shown verdict is still Unhealthy
+	cause      cause // of a shown verdict that is Unhealthy
 
 	streakResult result // the newest result that is not unknown
 	streakReason string // the reason of the newest failure
@@ -60,14 +60,13 @@ type machine struct {
 	generation uint32 // how many successes there have been
 
 	recoveries [2]instant // the last two recoveries of the raw verdict, the older first
-	published  instant    // when a recovery was published last
+	shown      instant    // when a recovery was shown last
 	doubtful   bool       // a silence that would have made the endpoint Unhealthy was not believed
 	flapping   bool       // a recovery was held back, and the last one is less than dampWindow ago
 }
 
-// spread delays a probe that would begin at once, by a part of the confirm interval or of the
-// period, the shorter of them. So endpoints that are added or changed together do not begin
-// together.
+// spread delays a probe that would begin at once, by a part of the confirm period or of the regular
+// one, the shorter of them. So endpoints that are added or changed together do not begin together.
 func (m machine) spread(r rules, offset uint64, now instant) machine {
 	if m.next(r, offset, now) <= now {
 		m.last = now + fraction(min(r.confirm, r.period), offset) - r.confirm
@@ -75,7 +74,7 @@ func (m machine) spread(r rules, offset uint64, now instant) machine {
 	return m
 }
 
-// verdict returns the published verdict.
+// verdict returns the shown verdict.
 func (m machine) verdict() Verdict {
 	if m.held {
 		return Unhealthy
@@ -83,7 +82,7 @@ func (m machine) verdict() Verdict {
 	return m.rawVerdict
 }
 
-// state returns what is published.
+// state returns what is shown.
 func (m machine) state() State {
 	verdict := m.verdict()
 	return State{
@@ -132,7 +131,7 @@ func (m machine) end(r rules, generation uint32, o outcome, now instant) machine
 			m.rawVerdict, m.held, m.cause, m.doubtful = Unhealthy, false, o.cause, false
 		}
 	}
-	return m.settle(now)
+	return m.release(now)
 }
 
 // count adds o to the consecutive results.
@@ -148,8 +147,8 @@ func (m machine) count(o outcome) machine {
 	return m
 }
 
-// recover turns the raw verdict to Healthy. From the third recovery within dampWindow on, settle
-// publishes it later.
+// recover turns the raw verdict to Healthy. From the third recovery within dampWindow on, release
+// shows it later.
 func (m machine) recover(now instant) machine {
 	if m.rawVerdict == Unhealthy {
 		m.held = true
@@ -160,11 +159,11 @@ func (m machine) recover(now instant) machine {
 	return m
 }
 
-// settle publishes a recovery that may be published by now, and ends the flapping of an endpoint
-// that has not recovered for dampWindow.
-func (m machine) settle(now instant) machine {
-	if m.held && (!m.flapping || now >= m.published+dampWindow) {
-		m.held, m.cause, m.published = false, cause{}, now
+// release shows a held recovery that may be shown by now, and ends the flapping of an endpoint that
+// has not recovered for dampWindow.
+func (m machine) release(now instant) machine {
+	if m.held && (!m.flapping || now >= m.shown+dampWindow) {
+		m.held, m.cause, m.shown = false, cause{}, now
 	}
 	if !m.held && now-m.recoveries[1] >= dampWindow {
 		m.flapping = false
@@ -197,10 +196,10 @@ func (m machine) turnsUnhealthy(after machine) bool {
 // next returns when the next probe begins. It returns never where a probe in flight has to end
 // first. offset is that of the endpoint.
 //
-// While the verdict is in doubt one probe begins in each confirm interval, whether or not the one
-// before has ended. No more are in flight than the verdict may still need. Without doubt one
-// probe begins in each period. A Healthy endpoint is in doubt while a probe is unanswered, too,
-// unless a probe that began earlier has succeeded since.
+// While the verdict is in doubt one probe begins in each confirm period, whether or not the one
+// before has ended. No more are in flight than the verdict may still need. Without doubt one probe
+// begins in each period. A Healthy endpoint is in doubt while a probe is unanswered, too, unless a
+// probe that began earlier has succeeded since.
 func (m machine) next(r rules, offset uint64, now instant) instant {
 	var doubt, needed bool
 	inFlight := int(m.inFlight)
@@ -234,10 +233,10 @@ func (m machine) regular(r rules, offset uint64, now instant) instant {
 	return slot(max(m.last, now), r.period, offset)
 }
 
-// settlesAt returns when settle has something to publish, or never.
-func (m machine) settlesAt() instant {
+// releasesAt returns when release has a recovery to show, or never.
+func (m machine) releasesAt() instant {
 	if m.held {
-		return m.published + dampWindow
+		return m.shown + dampWindow
 	}
 	return never
 }

@@ -87,7 +87,7 @@ func TestThresholdsMakeVerdicts(t *testing.T) {
 			State{Verdict: Healthy, Probed: true},
 		},
 		{
-			"reasons that change by turns are not told", Unhealthy,
+			"reasons that change by turns are not shown", Unhealthy,
 			[]outcome{timeout, refused, refused, timeout, refused, refused},
 			State{Verdict: Unhealthy, Reason: ReasonTimeout, Probed: true},
 		},
@@ -141,27 +141,27 @@ func TestThirdRecoveryInAMinuteIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestHeldRecoveryIsPublishedWithoutAProbe waits until the delay of a recovery is over.
-func TestHeldRecoveryIsPublishedWithoutAProbe(t *testing.T) {
+// TestHeldRecoveryIsShownWithoutAProbe waits until the delay of a recovery is over.
+func TestHeldRecoveryIsShownWithoutAProbe(t *testing.T) {
 	r := rules{period: time.Hour, confirm: sec, timeout: sec, rise: 1, fall: 1}
 	m := machine{rawVerdict: Healthy}.spread(r, 0, epochOffset)
 	for i := range 6 {
 		at := epochOffset + time.Duration(i)*sec
 		m = m.probe(r, outcome{result: []result{failure, success}[i%2]}, at)
 	}
-	wake := epochOffset + 3*sec + dampWindow // the second return was told after 3 s
-	if m.settlesAt() != wake {
-		t.Fatalf("wakes at %v, want %v", m.settlesAt(), wake)
+	wake := epochOffset + 3*sec + dampWindow // the second recovery was shown after 3 s
+	if m.releasesAt() != wake {
+		t.Fatalf("wakes at %v, want %v", m.releasesAt(), wake)
 	}
-	before, after := m.settle(wake-1), m.settle(wake)
-	if before.verdict() != Unhealthy || after.verdict() != Healthy || after.settlesAt() != never {
-		t.Error("the recovery is not published exactly then")
+	before, after := m.release(wake-1), m.release(wake)
+	if before.verdict() != Unhealthy || after.verdict() != Healthy || after.releasesAt() != never {
+		t.Error("the recovery is not shown exactly then")
 	}
 }
 
 // TestFlappingChangesTwoVerdictsAMinute has an endpoint flap once a second for ten minutes. Dying
-// is never delayed and two recoveries are published at once, which makes five changes. After that
-// at most two verdicts change in any minute.
+// is never delayed and two recoveries are shown at once, which makes five changes. After that at
+// most two verdicts change in any minute.
 func TestFlappingChangesTwoVerdictsAMinute(t *testing.T) {
 	r := rules{period: sec, confirm: 100 * ms, timeout: sec, rise: 1, fall: 1}
 	m := machine{rawVerdict: Healthy}.spread(r, 0, epochOffset)
@@ -169,7 +169,7 @@ func TestFlappingChangesTwoVerdictsAMinute(t *testing.T) {
 	for i := range 6000 {
 		at := epochOffset + time.Duration(i)*100*ms
 		before := m.verdict()
-		m = m.settle(at).probe(r, outcome{result: []result{success, failure}[i/5%2]}, at)
+		m = m.release(at).probe(r, outcome{result: []result{success, failure}[i/5%2]}, at)
 		if m.verdict() != before {
 			changes = append(changes, at)
 		}
@@ -194,7 +194,7 @@ func TestFlappingChangesTwoVerdictsAMinute(t *testing.T) {
 type model struct {
 	history []result // what counts, since the question last changed
 	raw     Verdict
-	told    Verdict
+	shown   Verdict
 
 	recoveries []instant
 	returns    []instant
@@ -219,17 +219,17 @@ func (o *model) end(r rules, kind result, now instant) {
 	o.history = append(o.history, kind)
 	switch {
 	case kind == failure && o.run(r.fall, failure):
-		o.raw, o.told = Unhealthy, Unhealthy
+		o.raw, o.shown = Unhealthy, Unhealthy
 	case kind == success && o.run(r.rise, success) && o.raw == Unknown:
-		o.raw, o.told = Healthy, Healthy
+		o.raw, o.shown = Healthy, Healthy
 	case kind == success && o.run(r.rise, success) && o.raw == Unhealthy:
 		o.raw = Healthy
 		o.recoveries = append(o.recoveries, now)
 	}
 }
 
-func (o *model) settle(now instant) {
-	if o.raw != Healthy || o.told != Unhealthy {
+func (o *model) release(now instant) {
+	if o.raw != Healthy || o.shown != Unhealthy {
 		return
 	}
 	last := o.recoveries[len(o.recoveries)-1]
@@ -237,7 +237,7 @@ func (o *model) settle(now instant) {
 	if len(lately) >= 3 && len(o.returns) > 0 && now-o.returns[len(o.returns)-1] < time.Minute {
 		return
 	}
-	o.told = Healthy
+	o.shown = Healthy
 	o.returns = append(o.returns, now)
 }
 
@@ -250,7 +250,7 @@ func FuzzMachineAgainstModel(f *testing.F) {
 		steps = steps[:min(len(steps), 500)]
 		now := epochOffset
 		m := machine{rawVerdict: Verdict(seed % 3)}.spread(r, 1<<60, now)
-		o := &model{raw: Verdict(seed % 3), told: Verdict(seed % 3)}
+		o := &model{raw: Verdict(seed % 3), shown: Verdict(seed % 3)}
 		for i, step := range steps {
 			now += 100 * ms
 			switch {
@@ -259,18 +259,18 @@ func FuzzMachineAgainstModel(f *testing.F) {
 				o.history = nil
 			case step >= '0' && step <= '9':
 				now += time.Duration(step-'0') * 3 * sec
-				m = m.settle(now)
+				m = m.release(now)
 			default:
 				kind := map[byte]result{'f': failure, 's': success}[step]
 				m = m.probe(r, outcome{kind, cause{reason: "x"}}, now)
 				o.end(r, kind, now)
 			}
-			o.settle(now)
-			if m.verdict() != o.told || m.rawVerdict != o.raw || m.inFlight != 0 || m.fresh != 0 {
-				t.Fatalf("step %d: verdict %v, raw verdict %v; the model says %v, %v", i, m.verdict(), m.rawVerdict, o.told, o.raw)
+			o.release(now)
+			if m.verdict() != o.shown || m.rawVerdict != o.raw || m.inFlight != 0 || m.fresh != 0 {
+				t.Fatalf("step %d: verdict %v, raw verdict %v; the model says %v, %v", i, m.verdict(), m.rawVerdict, o.shown, o.raw)
 			}
-			if m.settlesAt() != never && m.settlesAt() <= now {
-				t.Fatalf("step %d: a recovery that is due at %v is not published at %v", i, m.settlesAt(), now)
+			if m.releasesAt() != never && m.releasesAt() <= now {
+				t.Fatalf("step %d: a recovery that is due at %v is not shown at %v", i, m.releasesAt(), now)
 			}
 			if next := m.next(r, 1<<60, now); next <= m.last || next > max(now, m.last)+r.period {
 				t.Fatalf("step %d: the next probe at %v after one at %v", i, next, m.last)
@@ -291,7 +291,7 @@ func TestDetectionTimeIsBounded(t *testing.T) {
 			period: between(sec, 10*sec), confirm: between(100*ms, 3*sec), timeout: between(200*ms, 5*sec),
 			rise: 1 + random.IntN(3), fall: 1 + random.IntN(5),
 		}
-		rtt := between(1, min(r.timeout-1, 2*r.confirm)) // may be longer than a confirm interval
+		rtt := between(1, min(r.timeout-1, 2*r.confirm)) // may be longer than a confirm period
 		death := epochOffset + 30*sec + between(0, r.period)
 		confirming := time.Duration(r.fall-1) * r.confirm
 

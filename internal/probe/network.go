@@ -15,8 +15,8 @@ type network interface {
 	expire(a *attempt) outcome
 	// cancel ends a probe.
 	cancel(a *attempt)
-	// drop closes the connection that is kept for t, if there is one.
-	drop(t *target)
+	// drop closes the connection that is kept for ep, if there is one.
+	drop(ep *probed)
 	// wait returns when something has happened, when wake was called, or after d. Where d is negative
 	// there is no such limit. The result is valid until the next call.
 	wait(d time.Duration) events
@@ -31,13 +31,13 @@ type network interface {
 type events struct {
 	ended  []*attempt // with their outcomes
 	redial []*attempt // to be started again: the kept connection was closed before it took the probe
-	hints  []*target  // the peer has closed the kept connection
+	hints  []*probed  // the peer has closed the kept connection
 }
 
 // dialOutcome returns the outcome of a probe that failed at once, because there was no socket or
 // the connection could not begin. It is unknown where this host has no route (ENETUNREACH), or
 // forbids the connection (EACCES: a prohibiting route, or a filter of system calls), because
-// nothing was sent to the target.
+// nothing was sent to the endpoint.
 func dialOutcome(err error) outcome {
 	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENETUNREACH) {
 		return outcome{}

@@ -78,12 +78,12 @@ type file struct {
 	serial int32 // the number of its socket, since file descriptors are used again
 }
 
-// conn is a connection to one target.
+// conn is a connection to one endpoint.
 type conn struct {
 	socket   socket
 	state    connState
 	closing  bool // the peer has closed it, or it is broken
-	target   *target
+	probed   *probed
 	attempt  *attempt // nil between probes, and where the probe was given up during the handshake
 	handler  *handler
 	dial     netip.AddrPort
@@ -164,7 +164,7 @@ func (p *poller) dial(a *attempt) {
 	}
 	a.conn = &conn{
 		socket: socket{fd: fd},
-		target: a.target, attempt: a, handler: a.handler, dial: a.endpoint.Dial, host: a.endpoint.Host,
+		probed: a.probed, attempt: a, handler: a.handler, dial: a.endpoint.Dial, host: a.endpoint.Host,
 		dialled: a.started,
 	}
 	p.files[fd].conn = a.conn
@@ -232,7 +232,7 @@ func (p *poller) closeSocket(fd int) {
 }
 
 func (p *poller) unkeep(c *conn) {
-	c.target.kept = nil
+	c.probed.kept = nil
 	p.kept--
 }
 
@@ -247,7 +247,7 @@ func (p *poller) shut(c *conn) {
 	p.closeSocket(fd)
 }
 
-// detach removes c from its target and from the poller. Its socket stays open.
+// detach removes c from its endpoint and from the poller. Its socket stays open.
 func (p *poller) detach(c *conn) {
 	if c.state == idle {
 		p.unkeep(c)
@@ -259,9 +259,9 @@ func (p *poller) detach(c *conn) {
 	p.files[c.socket.fd].conn = nil
 }
 
-func (p *poller) drop(t *target) {
-	if t.kept != nil {
-		p.shut(t.kept)
+func (p *poller) drop(ep *probed) {
+	if ep.kept != nil {
+		p.shut(ep.kept)
 	}
 }
 
@@ -271,6 +271,6 @@ func (p *poller) ended(a *attempt, o outcome) {
 	a.conn, a.outcome = nil, o
 	p.events.ended = append(p.events.ended, a)
 	if o.result == failure {
-		p.drop(a.target)
+		p.drop(a.probed)
 	}
 }

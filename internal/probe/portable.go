@@ -77,7 +77,7 @@ func (d *dialer) cancel(a *attempt) {
 	d.events.ended = slices.DeleteFunc(d.events.ended, func(ended *attempt) bool { return ended == a })
 }
 
-func (d *dialer) drop(*target) {}
+func (d *dialer) drop(*probed) {}
 
 func (d *dialer) wait(timeout time.Duration) events {
 	var over <-chan time.Time

@@ -37,8 +37,8 @@ func (e *Engine) run(ctx context.Context, net network) error {
 	e.mu.Lock()
 	e.net = net
 	for _, o := range e.owners {
-		for _, t := range o.targets {
-			e.addLocked(t)
+		for _, ep := range o.probed {
+			e.addLocked(ep)
 		}
 	}
 	e.mu.Unlock()
@@ -63,7 +63,7 @@ func (e *Engine) run(ctx context.Context, net network) error {
 //  1. It waits for something to happen.
 //  2. It cancels what Sync has made stale.
 //  3. It ends the probes whose time is over.
-//  4. It settles the probes that have ended, and begins those that are due and have a place.
+//  4. It takes over the outcomes of probes, and begins the probes that are due and have a place.
 //  5. It notifies of the owners whose states have changed.
 //
 // It takes what has happened on the network before it counts time against the probes.
@@ -86,12 +86,12 @@ func (l *loop) runOnce() {
 
 	l.mu.Lock()
 	for _, a := range l.ended {
-		l.settleLocked(a, now)
+		l.endProbeLocked(a, now)
 	}
 	clear(l.ended)
 	l.ended = l.ended[:0]
-	for _, t := range happened.hints {
-		l.hintLocked(t, now)
+	for _, ep := range happened.hints {
+		l.hintLocked(ep, now)
 	}
 	l.noteOverdueLocked()
 	if look {
@@ -130,12 +130,12 @@ func (l *loop) cancelStale() {
 	stale := l.stale
 	l.stale = nil
 	l.mu.Unlock()
-	for _, t := range stale {
-		for a := t.attempts; a != nil; a = t.attempts {
+	for _, ep := range stale {
+		for a := ep.attempts; a != nil; a = ep.attempts {
 			l.giveUp(a)
 		}
-		l.net.drop(t)
-		t.slow, t.closes, t.lastDuration = false, 0, 0
+		l.net.drop(ep)
+		ep.slow, ep.closes, ep.lastDuration = false, 0, 0
 	}
 }
 
@@ -175,7 +175,7 @@ func (l *loop) expire(now instant) {
 			l.end(a, l.net.expire(a))
 			continue
 		}
-		a.target.slow = true
+		a.probed.slow = true
 		if l.becomesSlow(a) {
 			l.inFlight.set(a, a.deadline)
 		} else {
@@ -193,8 +193,8 @@ func (l *loop) launch() {
 		if !a.isInFlight() {
 			continue // it has ended while it waited to dial again
 		}
-		if permit := l.options.Permit; permit != nil && permit(a.target.owner.key, a.endpoint.Dial) != nil {
-			l.net.drop(a.target)
+		if permit := l.options.Permit; permit != nil && permit(a.probed.owner.key, a.endpoint.Dial) != nil {
+			l.net.drop(a.probed)
 			l.end(a, outcome{})
 			continue
 		}
@@ -219,7 +219,7 @@ func (l *loop) shutdown() {
 	l.mu.Lock()
 	l.Engine.net = nil
 	for _, o := range l.owners {
-		l.stale = append(l.stale, o.targets...)
+		l.stale = append(l.stale, o.probed...)
 	}
 	l.mu.Unlock()
 	l.cancelStale()

@@ -26,14 +26,15 @@ const (
 	// it.
 	tick = 5 * time.Millisecond
 
-	// slowAfter is how long an answer takes for its endpoint to count as slow. Slow probes share half
-	// of the places.
-	slowAfter = time.Second
+	// maxPatience is the upper limit of patience. An answer that takes this long leaves its endpoint
+	// slow. Slow probes share half of the places.
+	maxPatience = time.Second
 
-	// maxReuse is for how long after its dial a kept connection carries further probes. A server that
-	// accepts no more connections may serve the old ones for ever, and so may a server with a new
-	// certificate. After maxReuse the connection is kept only to notice at once when the peer closes
-	// it.
+	// maxReuse is the time between two replacements of a kept connection; see replacedAt. A connection
+	// carries further probes for at most that long after its dial, so with the default period of 10 s
+	// it is hardly ever used again. A server that accepts no more connections may serve the old ones
+	// for ever, and so may a server with a new certificate. After that time the connection is kept
+	// only to notice at once when the peer closes it.
 	maxReuse = 10 * time.Second
 )
 

@@ -2,11 +2,11 @@ package probe
 
 import "github.com/external-backend/operator/internal/priorityqueue"
 
-// slowProbePool bounds how many slow probes are in flight, and shares the places among
-// namespaces. Of the targets that wait for a place, those of the namespace that holds the fewest
-// come first; namespaces that hold equally many take turns. Where all places are held, a
-// namespace still gets one if another namespace would then hold more than it. The namespace that
-// holds the most gives up its newest probe.
+// slowProbePool bounds how many slow probes are in flight, and shares the places among namespaces.
+// Of the endpoints that wait for a place, those of the namespace that holds the fewest come first;
+// namespaces that hold equally many take turns. Where all places are held, a namespace still gets
+// one if another namespace would then hold more than it. The namespace that holds the most gives up
+// its newest probe.
 //
 // So no namespace waits for the timeouts of another one, however many probes that one wants, and
 // a namespace that is alone has all places. The oldest probes of each namespace, up to its equal
@@ -27,7 +27,7 @@ type share struct {
 	namespace string
 	held      int
 	newest    *attempt  // of those that hold a place
-	waits     []*target // the one that has waited longest first
+	waits     []*probed // the one that has waited longest first
 	turn      int       // the number of its last turn
 	positions struct{ waiting, holding priorityqueue.Position }
 }
@@ -61,9 +61,9 @@ func newSlowProbePool(size int) *slowProbePool {
 	return &slowProbePool{size: size, shares: map[string]*share{}}
 }
 
-// shareOf returns the share of t's namespace. A new one is empty.
-func (p *slowProbePool) shareOf(t *target) *share {
-	namespace := t.owner.key.Namespace
+// shareOf returns the share of ep's namespace. A new one is empty.
+func (p *slowProbePool) shareOf(ep *probed) *share {
+	namespace := ep.owner.key.Namespace
 	s := p.shares[namespace]
 	if s == nil {
 		s = &share{namespace: namespace}
@@ -72,7 +72,7 @@ func (p *slowProbePool) shareOf(t *target) *share {
 	return s
 }
 
-// changed puts s into both queues, as its places and its waiting targets require.
+// changed puts s into both queues, as its places and its waiting endpoints require.
 func (p *slowProbePool) changed(s *share) {
 	if len(s.waits) > 0 {
 		p.waiting.Set(waiter{s}, turn{s.held, s.turn})
@@ -91,7 +91,7 @@ func (p *slowProbePool) changed(s *share) {
 
 // take gives a a place. One has to be free.
 func (p *slowProbePool) take(a *attempt) {
-	s := p.shareOf(a.target)
+	s := p.shareOf(a.probed)
 	if a.older = s.newest; a.older != nil {
 		a.older.newer = a
 	}
@@ -103,7 +103,7 @@ func (p *slowProbePool) take(a *attempt) {
 
 // leave frees the place of a.
 func (p *slowProbePool) leave(a *attempt) {
-	s := p.shareOf(a.target)
+	s := p.shareOf(a.probed)
 	if a.newer != nil {
 		a.newer.older = a.older
 	} else {
@@ -120,11 +120,11 @@ func (p *slowProbePool) leave(a *attempt) {
 
 func (p *slowProbePool) full() bool { return p.held >= p.size }
 
-// toPreempt returns the probe that gives up its place for one of t's namespace, or nil where none
+// toPreempt returns the probe that gives up its place for one of ep's namespace, or nil where none
 // has to.
-func (p *slowProbePool) toPreempt(t *target) *attempt {
+func (p *slowProbePool) toPreempt(ep *probed) *attempt {
 	held := 0
-	if s := p.shares[t.owner.key.Namespace]; s != nil {
+	if s := p.shares[ep.owner.key.Namespace]; s != nil {
 		held = s.held
 	}
 	if most, _, ok := p.holding.First(); ok && held+1 < most.held {
@@ -133,26 +133,26 @@ func (p *slowProbePool) toPreempt(t *target) *attempt {
 	return nil
 }
 
-// push makes t wait.
-func (p *slowProbePool) push(t *target) {
-	s := p.shareOf(t)
+// push makes ep wait.
+func (p *slowProbePool) push(ep *probed) {
+	s := p.shareOf(ep)
 	if len(s.waits) == 0 {
 		p.turns++
 		s.turn = p.turns
 	}
-	s.waits = append(s.waits, t)
+	s.waits = append(s.waits, ep)
 	p.changed(s)
 }
 
-// first returns the target that pop would remove, or nil where none waits.
-func (p *slowProbePool) first() *target {
+// first returns the endpoint that pop would remove, or nil where none waits.
+func (p *slowProbePool) first() *probed {
 	if s, _, ok := p.waiting.First(); ok {
 		return s.waits[0]
 	}
 	return nil
 }
 
-// pop removes the first of the targets that wait. One has to wait.
+// pop removes the first of the endpoints that wait. One has to wait.
 func (p *slowProbePool) pop() {
 	first, _, _ := p.waiting.First()
 	s := first.share

@@ -2,111 +2,111 @@ package probe
 
 import "slices"
 
-// settleLocked takes over the outcome of a.
-func (l *loop) settleLocked(a *attempt, now instant) {
-	t := a.target
+// endProbeLocked takes over the outcome of a.
+func (l *loop) endProbeLocked(a *attempt, now instant) {
+	ep := a.probed
 	o := a.outcome
-	if a.handler != t.owner.handler || a.endpoint.Dial != t.Dial || a.endpoint.Host != t.Host {
+	if a.handler != ep.owner.handler || a.endpoint.Dial != ep.Dial || a.endpoint.Host != ep.Host {
 		o = outcome{} // it answers a question that is no longer asked
 	}
 	if !a.givenUp {
 		l.metrics.ended(a.handler.kind, o.result, now-a.started)
 	}
-	if t.gone {
+	if ep.gone {
 		return
 	}
 
 	if o.result != unknown {
-		t.slow = now >= a.deadline || now-a.started >= slowAfter
+		ep.slow = now >= a.deadline || now-a.started >= maxPatience
 	}
 	if o.result == success {
-		t.lastDuration = now - a.started
+		ep.lastDuration = now - a.started
 	}
-	l.replaceMachineLocked(t, l.judgeLocked(a, o, now))
+	l.replaceMachineLocked(ep, l.judgeLocked(a, o, now))
 	if a.preempted {
-		l.queueLocked(t, now)
+		l.queueLocked(ep, now)
 	}
-	l.scheduleLocked(t, now)
+	l.scheduleLocked(ep, now)
 }
 
-// replaceMachineLocked gives t its next machine, and notifies where that changes the state.
-func (l *loop) replaceMachineLocked(t *target, next machine) {
-	before, after := t.machine.state(), next.state()
+// replaceMachineLocked gives ep its next machine, and notifies where that changes the state.
+func (l *loop) replaceMachineLocked(ep *probed, next machine) {
+	before, after := ep.machine.state(), next.state()
 	before.Probed = after.Probed // a probe that confirms a seeded verdict changes nothing
 	if before != after {
-		l.notify[t.owner.key] = struct{}{}
+		l.notify[ep.owner.key] = struct{}{}
 	}
-	t.machine = next
-	if healthy := next.verdict() == Healthy; healthy != t.witness.healthy {
-		l.sight.judged(&t.witness, t.origin(), healthy)
+	ep.machine = next
+	if healthy := next.verdict() == Healthy; healthy != ep.witness.healthy {
+		l.sight.judged(&ep.witness, ep.failureDomain(), healthy)
 	}
 }
 
-// judgeLocked returns the machine of a's target after its outcome. A silence counts only where
+// judgeLocked returns the machine of a's endpoint after its outcome. A silence counts only where
 // the prober hears from others.
 func (l *loop) judgeLocked(a *attempt, o outcome, now instant) machine {
-	t := a.target
-	rules := t.owner.rules
+	ep := a.probed
+	rules := ep.owner.rules
 	switch {
 	case o.result == unknown:
 	case o.silent():
 		l.endBlindnessLocked(now) // the endpoints that it waits for may be gone
-		l.unansweredLocked(t, a.started)
+		l.unansweredLocked(ep, a.started)
 		if l.sight.discounts(a.started) {
 			o = outcome{}
 		}
 	default:
-		l.answeredLocked(t, now)
+		l.answeredLocked(ep, now)
 		l.endBlindnessLocked(now)
 	}
 
-	next := t.machine.end(rules, a.generation, o, now)
-	if !o.silent() || !t.machine.turnsUnhealthy(next) || l.sight.believes(&t.witness, a.started, now) {
+	next := ep.machine.end(rules, a.generation, o, now)
+	if !o.silent() || !ep.machine.turnsUnhealthy(next) || l.sight.judgeSilence(&ep.witness, a.started, now) {
 		return next
 	}
-	next = t.machine.end(rules, a.generation, outcome{}, now)
+	next = ep.machine.end(rules, a.generation, outcome{}, now)
 	if l.sight.blind {
-		l.turnBlindLocked()
+		l.announceBlindLocked()
 	} else {
 		next.doubtful = true
 	}
 	return next
 }
 
-// answeredLocked notes that t has answered, which is evidence that the prober is not blind.
-func (l *loop) answeredLocked(t *target, now instant) {
-	if l.sight.blind && t.witness.last == silence {
-		l.notify[t.owner.key] = struct{}{}
+// answeredLocked notes that ep has answered, which is evidence that the prober is not blind.
+func (l *loop) answeredLocked(ep *probed, now instant) {
+	if l.sight.blind && ep.witness.last == silence {
+		l.notify[ep.owner.key] = struct{}{}
 	}
-	l.sight.answered(&t.witness, t.origin(), now)
+	l.sight.answered(&ep.witness, ep.failureDomain(), now)
 }
 
-// unansweredLocked notes that t has been silent since started, which is evidence that the prober
+// unansweredLocked notes that ep has been silent since started, which is evidence that the prober
 // is blind.
-func (l *loop) unansweredLocked(t *target, started instant) {
-	if l.sight.blind && t.witness.last != silence {
-		l.notify[t.owner.key] = struct{}{}
+func (l *loop) unansweredLocked(ep *probed, started instant) {
+	if l.sight.blind && ep.witness.last != silence {
+		l.notify[ep.owner.key] = struct{}{}
 	}
-	l.sight.unanswered(&t.witness, t.origin(), started)
+	l.sight.unanswered(&ep.witness, ep.failureDomain(), started)
 }
 
-// noteOverdueLocked notes which targets have been silent for long, before their timeouts are
+// noteOverdueLocked notes which endpoints have been silent for long, before their timeouts are
 // over.
 func (l *loop) noteOverdueLocked() {
 	for _, a := range l.overdue {
-		if t := a.target; !t.gone && !t.owner.suspended && a.handler == t.owner.handler {
-			l.unansweredLocked(t, a.started)
+		if ep := a.probed; !ep.gone && !ep.owner.suspended && a.handler == ep.owner.handler {
+			l.unansweredLocked(ep, a.started)
 		}
 	}
 	clear(l.overdue)
 	l.overdue = l.overdue[:0]
 }
 
-// turnBlindLocked reports that the prober is blind from now on.
-func (l *loop) turnBlindLocked() {
+// announceBlindLocked announces that the prober is blind from now on.
+func (l *loop) announceBlindLocked() {
 	l.reportSightLocked()
 	for key, o := range l.owners {
-		if slices.ContainsFunc(o.targets, func(t *target) bool { return t.witness.last == silence }) {
+		if slices.ContainsFunc(o.probed, func(ep *probed) bool { return ep.witness.last == silence }) {
 			l.notify[key] = struct{}{}
 		}
 	}
@@ -115,19 +115,19 @@ func (l *loop) turnBlindLocked() {
 // endBlindnessLocked ends a blindness in which enough endpoints have answered. Each endpoint that
 // was silent in it starts again with no failure counted.
 func (l *loop) endBlindnessLocked(now instant) {
-	if !l.sight.returns(now) {
+	if !l.sight.endIfSeen(now) {
 		return
 	}
 	l.reportSightLocked()
 	for key, o := range l.owners {
-		for _, t := range o.targets {
-			if t.witness.last != silence {
+		for _, ep := range o.probed {
+			if ep.witness.last != silence {
 				continue
 			}
 			l.notify[key] = struct{}{}
-			l.sight.forget(&t.witness, t.origin())
-			t.machine = t.machine.forgetCounts()
-			l.scheduleLocked(t, now)
+			l.sight.clearHeard(&ep.witness, ep.failureDomain())
+			ep.machine = ep.machine.forgetCounts()
+			l.scheduleLocked(ep, now)
 		}
 	}
 }

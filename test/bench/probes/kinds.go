@@ -120,7 +120,7 @@ func (k kind) haproxy() bool { return (!k.keep || k.grpc) && k.period != byDefau
 
 // check returns the kind as a check of the engine.
 func (k kind) check(ca string) (*probe.Check, error) {
-	// The first handshakes are slow together. With a shorter confirm interval each would begin several
+	// The first handshakes are slow together. With a shorter confirm period each would begin several
 	// times.
 	c := &probe.Check{
 		Period:           k.period,

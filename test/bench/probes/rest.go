@@ -115,7 +115,7 @@ func (r *report) rest(t *targets, g group) (m measured, open int64, err error) {
 		return m, 0, err
 	}
 	defer p.kill()
-	// The first checks are spread over the confirm interval.
+	// The first checks are spread over the confirm period.
 	if err := sleep(r.ctx, g.Confirm+2*time.Second); err != nil {
 		return m, 0, err
 	}

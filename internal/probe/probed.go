@@ -8,7 +8,7 @@ import (
 	"github.com/external-backend/operator/internal/priorityqueue"
 )
 
-// owner is one check with its targets.
+// owner is one check with its endpoints.
 type owner struct {
 	key       types.NamespacedName
 	check     *Check
@@ -16,11 +16,11 @@ type owner struct {
 	rules     rules
 	suspended bool
 	endpoints []Endpoint // of the last Sync
-	targets   []*target  // parallel to them
+	probed    []*probed  // parallel to them
 }
 
-// target is one endpoint with its machine.
-type target struct {
+// probed is one endpoint that is probed, with its machine.
+type probed struct {
 	// Guarded by Engine.mu.
 	Endpoint
 	owner   *owner
@@ -43,28 +43,28 @@ type target struct {
 }
 
 // Position implements priorityqueue.Item.
-func (t *target) Position() *priorityqueue.Position { return &t.position }
+func (ep *probed) Position() *priorityqueue.Position { return &ep.position }
 
-func (t *target) origin() origin {
-	addr := t.ID.Addr.Unmap().WithZone("")
+func (ep *probed) failureDomain() failureDomain {
+	addr := ep.ID.Addr.Unmap().WithZone("")
 	bits := 64
 	if addr.Is4() {
 		bits = 24
 	}
 	net, _ := addr.Prefix(bits) // an invalid address has the zero one
-	return origin{t.owner.key, net}
+	return failureDomain{ep.owner.key, net}
 }
 
-func (t *target) offset() uint64 { return offsetOf(t.owner.key, t.ID) }
+func (ep *probed) offset() uint64 { return offsetOf(ep.owner.key, ep.ID) }
 
 // attempt is one probe in flight.
 type attempt struct {
-	target     *target
+	probed     *probed
 	handler    *handler
 	endpoint   Endpoint // as it was when the probe began
 	keep       bool     // its connection may be kept
 	since      instant  // a connection that was dialled earlier may not carry it
-	generation uint32   // of the target's machine, when the probe began
+	generation uint32   // of the endpoint's machine, when the probe began
 	outcome    outcome  // once the probe has ended
 
 	started   instant
@@ -72,7 +72,7 @@ type attempt struct {
 	preempted bool                   // another probe took its place, so it begins again
 	givenUp   bool                   // the engine itself has ended it
 	position  priorityqueue.Position // in loop.inFlight
-	next      *attempt               // of the same target, an older one
+	next      *attempt               // of the same endpoint, an older one
 
 	slow         bool     // it holds a place of loop.slow
 	older, newer *attempt // of those of its namespace that hold a place

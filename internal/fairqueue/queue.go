@@ -1,7 +1,8 @@
 // Package fairqueue provides a queue in which keys take turns.
 //
 // Both engines queue their work in it under the namespace that the work is for, so that no
-// namespace waits for all the work of another one.
+// namespace waits for all the work of another one. Slow probes are the exception: see slowpool.go
+// in internal/probe.
 package fairqueue
 
 import "slices"

@@ -123,7 +123,7 @@ func probeEndpoints(probes []plan.Probe) ([]probe.Endpoint, map[netip.AddrPort]s
 	out, dial := make([]probe.Endpoint, len(probes)), make(map[netip.AddrPort]string, len(probes))
 	for i, p := range probes {
 		dial[p.Dial] = p.Name
-		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host, Seed: probe.Verdict(p.InitialVerdict)}
+		out[i] = probe.Endpoint{ID: probe.ID(p.ID), Dial: p.Dial, Host: p.Host, Seed: probe.Verdict(p.SeedVerdict)}
 	}
 	return out, dial
 }

@@ -87,10 +87,10 @@ func (r *reconciliation) planSlices() slicePlan {
 	state.siblings, state.named, state.refused = o.siblings, candidates.NamedAddrs(state.named), nil
 
 	publication := plan.Publish(plan.PublishInput{
-		Backend: r.backend, Published: published, State: engines.state, Tier: state.tier,
+		Backend: r.backend, Published: published, State: engines.state, TierState: state.tier,
 		PublishNotReady: traits.PublishNotReady, Now: r.now(),
 	}, &candidates)
-	state.tier = new(publication.Tier) // a copy, so that the rest of publication can be freed
+	state.tier = new(publication.TierState) // a copy, so that the rest of publication can be freed
 	p := slicePlan{traits: traits, candidates: candidates, publication: publication}
 	allVerdicts := publication.HasAllVerdicts(&candidates)
 	conditions, handedOver := plan.HandOver(candidates.Endpoints, publication.Conditions, o.handover, allVerdicts)

@@ -174,7 +174,7 @@ func (w *sliceWriter) updatePostponedSlice(name string) {
 	template := w.template(w.serviceTraits())
 	template.Max, template.Labels = max(template.Max, len(s.Endpoints)), endpointslice.OwnLabels(s)
 
-	_, changes := endpointslice.Plan(template, endpointslice.ForRetained(permitted.Kept, w.desired()), nil, alone)
+	_, changes := endpointslice.Plan(template, endpointslice.ForPostponed(permitted.Kept, w.desired()), nil, alone)
 	for _, s := range changes.Update {
 		w.write(s)
 	}

@@ -70,7 +70,7 @@ func (c *Conditions) healthMark() healthMark {
 
 func attributesOf(e *Endpoint, c *Conditions) attributes {
 	return attributes{
-		target: e.Target, tier: e.Tier, rank: e.Rank, health: c.healthMark(), until: drainSeconds(e.DrainUntil),
+		target: e.Target, tier: e.Tier, rank: e.Rank, health: c.healthMark(), until: drainEndUnix(e.DrainUntil),
 	}
 }
 
@@ -87,8 +87,8 @@ func checksum[T string | []byte](sum uint32, text T) uint32 {
 	return (sum ^ ',') * fnvPrime
 }
 
-// drainSeconds returns t as Unix time; 0 if t is zero.
-func drainSeconds(t time.Time) int64 {
+// drainEndUnix returns t as Unix time; 0 if t is zero.
+func drainEndUnix(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}

@@ -9,10 +9,10 @@ import (
 // comment.
 func (p *planner) compact(g *group) {
 	anySlice := func(*plannedSlice) bool { return true }
-	written := func(s *plannedSlice) bool { return s.written }
+	mustWrite := func(s *plannedSlice) bool { return s.mustWrite }
 	p.compactInto(g, func(s *plannedSlice) bool {
-		return s.written && !s.effects.conditionsChange && !s.onlyMetadata
-	}, written, 0)
+		return s.mustWrite && !s.effects.conditionsChange && !s.onlyMetadata
+	}, mustWrite, 0)
 	if p.countHalfEmpty(g) <= maxHalfEmpty {
 		return
 	}
@@ -20,7 +20,7 @@ func (p *planner) compact(g *group) {
 	// From here on compaction has a price: first one deletion more, then slices that have to be
 	// written once more before their endpoints move.
 	p.compactOne(g)
-	p.compactInto(g, written, written, maxHalfEmpty)
+	p.compactInto(g, mustWrite, mustWrite, maxHalfEmpty)
 	if p.exceedsBound(g) {
 		p.compactInto(g, anySlice, anySlice, maxHalfEmpty)
 	}
@@ -67,8 +67,8 @@ func (p *planner) compactInto(g *group, donor, receiver func(*plannedSlice) bool
 // compactOne moves the endpoints of the smallest untouched slice for which a written and half-empty
 // slice has places.
 func (p *planner) compactOne(g *group) {
-	untouched := func(s *plannedSlice) bool { return !s.written }
-	halfEmptyAndWritten := func(s *plannedSlice) bool { return s.written && s.halfEmpty(p.template.Max) }
+	untouched := func(s *plannedSlice) bool { return !s.mustWrite }
+	halfEmptyAndWritten := func(s *plannedSlice) bool { return s.mustWrite && s.halfEmpty(p.template.Max) }
 	for _, s := range p.donors(g, untouched) {
 		if r := p.receiver(g, s, halfEmptyAndWritten); r != nil {
 			p.move(g, s, r)
@@ -96,7 +96,7 @@ func (p *planner) donors(g *group, ok func(*plannedSlice) bool) []*plannedSlice 
 func (p *planner) receiver(g *group, s *plannedSlice, ok func(*plannedSlice) bool) *plannedSlice {
 	rank := func(r *plannedSlice) int {
 		n := 0
-		if !r.written {
+		if !r.mustWrite {
 			n += 2
 		}
 		if r.domain.zone != s.domain.zone {
@@ -121,8 +121,8 @@ func (p *planner) receiver(g *group, s *plannedSlice, ok func(*plannedSlice) boo
 // move moves all endpoints of from into to.
 func (p *planner) move(g *group, from, to *plannedSlice) {
 	for _, s := range []*plannedSlice{from, to} {
-		if !s.written {
-			p.markWritten(g, s)
+		if !s.mustWrite {
+			p.markForWriting(g, s)
 		}
 	}
 	p.addMembers(to, from.members)

@@ -88,7 +88,7 @@ func TestRetainedSliceWithoutPortsIsUpdated(t *testing.T) {
 	bare := want
 	bare.Ports = nil
 	for _, tt := range [][2]Endpoint{{bare, want}, {want, bare}} {
-		got := ForRetained([]Endpoint{tt[0]}, []Endpoint{tt[1]})
+		got := ForPostponed([]Endpoint{tt[0]}, []Endpoint{tt[1]})
 		if len(got) != 1 || got[0].Addr != want.Addr || len(got[0].Ports) != len(tt[0].Ports) {
 			t.Errorf("%v follows %v as %v", tt[0], tt[1], got)
 		}

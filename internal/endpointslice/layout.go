@@ -160,9 +160,9 @@ func (p *planner) updateConditions(ls *layoutSlice) {
 	s := plannedSlice{slice: ls.slice}
 	for i, j := range ls.members {
 		s.effects.noteConditions(&ls.slice.Endpoints[i], p.conditionsOf(j))
-		s.written = s.written || p.conditionsOf(j).healthMark() != ls.marks[i]
+		s.mustWrite = s.mustWrite || p.conditionsOf(j).healthMark() != ls.marks[i]
 	}
-	if s.written || s.effects.conditionsChange {
+	if s.mustWrite || s.effects.conditionsChange {
 		s.members = slices.Clone(ls.members)
 		p.updateSlice(ls.slice.AddressType, &s)
 	}

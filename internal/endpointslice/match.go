@@ -15,8 +15,8 @@ func (p *planner) match(g *group) {
 	for _, s := range g.slices {
 		p.keepEndpoints(g, s, assigned)
 		p.noteFailureDomain(g, s)
-		if s.written {
-			p.markWritten(g, s)
+		if s.mustWrite {
+			p.markForWriting(g, s)
 		}
 	}
 	for i, j := range g.wanted {
@@ -79,7 +79,7 @@ func (p *planner) keepEndpoints(g *group, s *plannedSlice, assigned []bool) {
 	for i, at := range match {
 		have := &s.slice.Endpoints[i]
 		if at < 0 || assigned[at] || s.size == p.template.Max {
-			match[i], s.written = -1, true
+			match[i], s.mustWrite = -1, true
 			s.effects.loses = s.effects.loses || at >= 0 // another slice has it, or will
 			s.effects.takesReady = s.effects.takesReady || trueIfNil(have.Conditions.Ready)
 			continue
@@ -92,22 +92,22 @@ func (p *planner) keepEndpoints(g *group, s *plannedSlice, assigned []bool) {
 		s.effects.noteConditions(have, conditions)
 		unread, leaving = unread || conditions.Unread, leaving || want.Leaving()
 		if s.effects.conditionsChange || !sameEndpoint(have, want, &p.template) {
-			s.written = true
+			s.mustWrite = true
 		}
-		if !s.written {
+		if !s.mustWrite {
 			p.annotation.add(want, conditions, have.Addresses[0])
 		}
 	}
 
 	switch {
 	case s.deleting:
-		s.written = len(match) > 0
-	case s.written:
+		s.mustWrite = len(match) > 0
+	case s.mustWrite:
 	case s.size == 0:
-		s.written = true
+		s.mustWrite = true
 	default:
 		s.onlyMetadata = !p.sameMetadata(s.slice, unread && !leaving)
-		s.written = s.onlyMetadata
+		s.mustWrite = s.onlyMetadata
 	}
 }
 
@@ -132,9 +132,9 @@ func (p *planner) noteFailureDomain(g *group, s *plannedSlice) {
 	}
 }
 
-// markWritten makes s a slice that is written: from here on its members count.
-func (p *planner) markWritten(g *group, s *plannedSlice) {
-	s.written = true
+// markForWriting makes s a slice that has to be written. From here on its members count.
+func (p *planner) markForWriting(g *group, s *plannedSlice) {
+	s.mustWrite = true
 	s.members = p.keptMembers(g, s)
 }
 

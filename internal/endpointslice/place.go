@@ -16,7 +16,7 @@ func (p *planner) placeAdded(g *group) {
 	free := 0
 	for _, s := range g.slices {
 		switch {
-		case !s.written || s.deleting:
+		case !s.mustWrite || s.deleting:
 			continue
 		case s.size == 0:
 			emptied = append(emptied, s)
@@ -102,7 +102,7 @@ func (p *planner) cut(g *group, list []int32, pieces int) {
 		n := p.pieceSize(list, len(list)-(pieces-1)*p.template.Max)
 		s := p.findRoom(g, list[:n])
 		if s == nil {
-			s = &plannedSlice{written: true, members: make([]int32, 0, n)}
+			s = &plannedSlice{mustWrite: true, members: make([]int32, 0, n)}
 			g.slices = append(g.slices, s)
 		}
 		p.fill([]*plannedSlice{s}, list[:n])
@@ -150,7 +150,7 @@ func (p *planner) findRoom(g *group, list []int32) *plannedSlice {
 
 	var best *plannedSlice
 	for _, s := range g.slices {
-		if s.written || s.deleting || s.size+len(list) > p.template.Max {
+		if s.mustWrite || s.deleting || s.size+len(list) > p.template.Max {
 			continue
 		}
 		if best == nil || cmp.Or(rank(s)-rank(best), s.size-best.size) < 0 {
@@ -158,7 +158,7 @@ func (p *planner) findRoom(g *group, list []int32) *plannedSlice {
 		}
 	}
 	if best != nil {
-		p.markWritten(g, best)
+		p.markForWriting(g, best)
 	}
 	return best
 }

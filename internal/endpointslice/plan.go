@@ -80,13 +80,14 @@ type plannedSlice struct {
 	first int                        // where its part of group.match begins
 	size  int                        // how many endpoints it will hold
 
-	// written means that it has to be written. onlyMetadata means that nothing else changes.
-	written, onlyMetadata bool
+	// mustWrite means that the slice has to be written. onlyMetadata means that only its metadata
+	// changes.
+	mustWrite, onlyMetadata bool
 	// deleting means that someone else deletes it and only a finalizer keeps it.
 	deleting bool
 	effects  effects
 
-	members []int32 // into desired; only if written
+	members []int32 // into desired; only if mustWrite
 	// domain is that of the endpoint in the middle, which stands for most of the slice.
 	domain failureDomain
 }

@@ -16,7 +16,7 @@ type PublishedEndpoints struct {
 	slices   []*discoveryv1.EndpointSlice
 	handover []Endpoint
 
-	read      bool
+	loaded    bool
 	endpoints []Endpoint
 	// index numbers the addresses. Others than those of the endpoints may have a number too.
 	index addressIndex
@@ -47,10 +47,10 @@ func (pub *PublishedEndpoints) HasHandover() bool { return len(pub.handover) > 0
 
 // Endpoints are the published endpoints, those of the handover at the end.
 func (pub *PublishedEndpoints) Endpoints() []Endpoint {
-	if pub.read {
+	if pub.loaded {
 		return pub.endpoints
 	}
-	pub.read = true
+	pub.loaded = true
 	pub.readSlices()
 	for _, e := range pub.handover {
 		e.Target, e.Unread, e.Tier, e.Rank, e.DrainUntil = "", false, 0, 0, time.Time{}

@@ -10,7 +10,7 @@ func (p *planner) render(g *group) {
 	namer := namer{planner: p, group: g}
 	for _, s := range g.slices {
 		switch {
-		case !s.written:
+		case !s.mustWrite:
 		case s.deleting:
 			empty := s.slice.DeepCopy()
 			empty.Endpoints = []discoveryv1.Endpoint{}

@@ -87,8 +87,8 @@ func (b *builder) setProbe(o *origin, t *v1alpha1.Target, srvPort uint16, ports 
 
 	o.probePort, o.host = port, t.Hostname
 	if published != nil {
-		o.published, o.healthy = true, published.Healthy
-		o.initial = b.publishedVerdict(t.Name, published)
+		o.keepsHealth, o.healthy = true, published.Healthy
+		o.seed = b.publishedVerdict(t.Name, published)
 	}
 }
 

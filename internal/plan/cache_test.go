@@ -76,7 +76,7 @@ func (l *life) run(cache *Cache, probes []Probe, existing []*discoveryv1.Endpoin
 	l.reused = c.layout != nil
 	probes, _ = c.Probes(probes)
 	state := func(i int) ProbeState { return ProbeState{Verdict: l.verdicts[probes[i].ID]} }
-	p := Publish(PublishInput{Backend: l.backend, Published: published, State: state, Tier: l.tier, Now: l.now}, &c)
+	p := Publish(PublishInput{Backend: l.backend, Published: published, State: state, TierState: l.tier, Now: l.now}, &c)
 	conditions, _ := HandOver(c.Endpoints, p.Conditions, l.handover, true)
 	out = planned{
 		Notes:       slices.Clone(c.Notes),
@@ -87,7 +87,7 @@ func (l *life) run(cache *Cache, probes []Probe, existing []*discoveryv1.Endpoin
 	}
 	p.State = nil // functions can't be compared
 	out.Endpoints, out.Publication = c.WithConditions(conditions), p
-	return out, &p.Tier
+	return out, &p.TierState
 }
 
 // plan plans twice, compares, and writes what is planned. Some of the writes are refused.
@@ -114,7 +114,7 @@ func (l *life) plan() {
 	for _, p := range []*planned{&want, &got} {
 		p.Probes = append([]Probe{}, p.Probes...)
 		for i := range p.Probes {
-			p.Probes[i].InitialVerdict = Unknown // only counts when an endpoint is probed for the first time
+			p.Probes[i].SeedVerdict = Unknown // only counts when an endpoint is probed for the first time
 		}
 	}
 	if !reflect.DeepEqual(want, got) {

@@ -15,19 +15,19 @@ import (
 //
 //  1. expandTargets adds an endpoint for each address of each target that is not Disabled, if
 //     policy allows the address and the Service serves its IP family.
-//  2. keepDraining adds the published endpoints whose address has left spec or DNS. Each stays for
+//  2. keepLeaving adds the published endpoints whose address has left spec or DNS. Each stays for
 //     drainSeconds, unless policy denies it. After a restart, an Unread endpoint stays as it is
 //     while a name that may have led to it has no answer.
 //  3. resolveConflicts lets one endpoint publish each ip:port of a Service port. The order is: an
-//     older sibling, the lower tier, Active before Draining, the name of the target. A draining
+//     older sibling, the lower tier, Active before Draining, the name of the target. A leaving
 //     address loses to all others, those of a younger sibling included. The loser loses all its
 //     ports.
 //  4. enforceLimit cuts the list at Max. Published endpoints come first, then new ones, then
-//     draining ones.
+//     leaving ones.
 func buildCandidates(in Input) Candidates {
 	b := newBuilder(in)
 	b.expandTargets()
-	b.keepDraining()
+	b.keepLeaving()
 	winners := b.resolveConflicts()
 	b.enforceLimit(winners)
 	b.out.removeRejected()
@@ -81,7 +81,7 @@ func (b *builder) addAddress(i int, a Addr, number int32, ports []Port) {
 	notes := &b.out.Notes[i]
 	o := origin{
 		target: int32(i), address: number, name: targetName(t),
-		draining: t.AdminState == v1alpha1.AdminStateDraining,
+		terminating: t.AdminState == v1alpha1.AdminStateDraining,
 	}
 	tier := tierOf(t, a.Rank)
 
@@ -114,15 +114,15 @@ func (b *builder) addAddress(i int, a Addr, number int32, ports []Port) {
 	b.add(&e, &o)
 }
 
-// keepDraining is pass 2.
-func (b *builder) keepDraining() {
+// keepLeaving is pass 2.
+func (b *builder) keepLeaving() {
 	drainTime, unanswered := b.Backend.Spec.EffectiveDrain(), b.unansweredNames()
 	if drainTime == 0 && len(unanswered) == 0 {
 		return
 	}
 
 	drainEnd := b.Now.Add(drainTime + time.Second - 1).Truncate(time.Second)
-	var lookup drainingLookup // made on first use: mostly nothing leaves
+	var lookup leavingLookup // made on first use: mostly nothing leaves
 	published := b.Published.Endpoints()
 	for i := range published {
 		p := &published[i]
@@ -131,7 +131,7 @@ func (b *builder) keepDraining() {
 			continue
 		}
 		if lookup.targets == nil {
-			lookup = newDrainingLookup(b.Backend, b.Probes, b.NamedAddrs)
+			lookup = newLeavingLookup(b.Backend, b.Probes, b.NamedAddrs)
 		}
 		unattributed := p.Unread && p.DrainUntil.IsZero()
 		if unattributed && (!lookup.mayBeOurs(p.Addr) || b.keepAsPublished(p, number, unanswered)) {
@@ -174,8 +174,8 @@ func (b *builder) keepAsPublished(p *Endpoint, number int32, names []string) boo
 
 // keepUntil keeps a published endpoint until it has drained, at drainEnd at the latest, if policy
 // allows it.
-func (b *builder) keepUntil(drainEnd time.Time, p *Endpoint, number int32, lookup *drainingLookup) {
-	e, o := *p, origin{target: -1, address: number, draining: true, published: true, healthy: p.Healthy}
+func (b *builder) keepUntil(drainEnd time.Time, p *Endpoint, number int32, lookup *leavingLookup) {
+	e, o := *p, origin{target: -1, address: number, terminating: true, keepsHealth: true, healthy: p.Healthy}
 	if i, ok := lookup.targets[p.Target]; ok {
 		t := &b.Backend.Spec.Targets[i]
 		if t.AdminState == v1alpha1.AdminStateDisabled {
@@ -196,7 +196,7 @@ func (b *builder) keepUntil(drainEnd time.Time, p *Endpoint, number int32, looku
 
 	id := ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)}
 	if probe, ok := lookup.probes[id]; ok && b.Backend.Spec.HealthCheck != nil {
-		o.probePort, o.host, o.initial = probe.Dial.Port(), probe.Host, probe.InitialVerdict
+		o.probePort, o.host, o.seed = probe.Dial.Port(), probe.Host, probe.SeedVerdict
 	}
 	o.name, _ = lookup.nameOf(p)
 	if r := b.permit(o.name, e.Addr, e.Ports, o.probePort); r.Denied && !r.KeepPublished {
@@ -233,23 +233,23 @@ func (b *builder) resolveConflicts() []int32 {
 	return winners
 }
 
-// siblingClaim is what a sibling publishes at an address, and wins over us. overDraining reports
-// whether it wins only over draining endpoints.
+// siblingClaim is what a sibling publishes at an address, and wins over us. overLeaving reports
+// whether it wins only over leaving endpoints.
 type siblingClaim struct {
-	sibling      string
-	ports        []Port
-	overDraining bool
+	sibling     string
+	ports       []Port
+	overLeaving bool
 }
 
 // siblingClaims returns the claims of siblings by address. Those of older siblings win over all our
-// endpoints, or over draining ones if they drain themselves. Those of younger siblings win over
-// draining endpoints, unless they drain themselves.
+// endpoints, or over leaving ones if they are leaving themselves. Those of younger siblings win
+// over leaving endpoints, unless they are leaving themselves.
 func (b *builder) siblingClaims() map[netip.Addr][]siblingClaim {
 	claims := map[netip.Addr][]siblingClaim{}
 	for _, s := range b.Siblings {
 		for i := range s.Endpoints {
 			if e := &s.Endpoints[i]; s.Older || !e.Leaving() {
-				claim := siblingClaim{sibling: s.Name, ports: e.Ports, overDraining: !s.Older || e.Leaving()}
+				claim := siblingClaim{sibling: s.Name, ports: e.Ports, overLeaving: !s.Older || e.Leaving()}
 				claims[e.Addr] = append(claims[e.Addr], claim)
 			}
 		}
@@ -265,7 +265,7 @@ func (b *builder) winningOrder() []int32 {
 		return cmp.Or(
 			compareBool(x.Leaving(), y.Leaving()),
 			cmp.Compare(x.Tier, y.Tier),
-			compareBool(b.out.origins[i].draining, b.out.origins[j].draining),
+			compareBool(b.out.origins[i].terminating, b.out.origins[j].terminating),
 		)
 	}
 	if !slices.IsSortedFunc(order, compare) {
@@ -283,7 +283,7 @@ func (b *builder) winnerOver(e *Endpoint, o *origin, claims []siblingClaim) stri
 		}
 	}
 	for _, c := range claims {
-		if (!c.overDraining || e.Leaving()) && portsConflict(c.ports, e.Ports) {
+		if (!c.overLeaving || e.Leaving()) && portsConflict(c.ports, e.Ports) {
 			return fmt.Sprintf("ExternalBackend %q", c.sibling)
 		}
 	}

@@ -35,7 +35,7 @@ func runCandidates(t *testing.T, cases []candidatesCase) {
 	t.Helper()
 	for _, tt := range cases {
 		t.Run(tt.name, func(t *testing.T) {
-			in := drainingInput(standing(tt.published...), tt.targets...)
+			in := inputWithDrain(standing(tt.published...), tt.targets...)
 			in.Answers = tt.answers
 			if tt.change != nil {
 				tt.change(&in)
@@ -116,9 +116,9 @@ func TestExpandTargets(t *testing.T) {
 	})
 }
 
-// TestKeepDraining covers pass 2: what was published and is no longer wanted stays until it has
+// TestKeepLeaving covers pass 2: what was published and is no longer wanted stays until it has
 // drained.
-func TestKeepDraining(t *testing.T) {
+func TestKeepLeaving(t *testing.T) {
 	published := []Endpoint{at("pool", ".1"), at("pool", ".2")}
 	one := []v1alpha1.Target{literal("pool", ".1")}
 	runCandidates(t, []candidatesCase{
@@ -197,7 +197,7 @@ func TestUnreadEndpointsWaitForAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			slices := inSlices(at("pool", ".1"))
 			slices[0].Annotations = nil
-			in := drainingInput(endpointslice.Published(slices), tt.target)
+			in := inputWithDrain(endpointslice.Published(slices), tt.target)
 			in.Answers, in.NamedAddrs = map[string]Answer{"pool": tt.answer}, tt.named
 			if tt.permit != nil {
 				in.Permit = tt.permit
@@ -266,9 +266,9 @@ func TestResolveConflicts(t *testing.T) {
 	})
 }
 
-// TestDrainingEndpointLosesToSiblings covers one address that this ExternalBackend and a sibling
-// publish. A draining endpoint loses to one that stays; else the older ExternalBackend wins.
-func TestDrainingEndpointLosesToSiblings(t *testing.T) {
+// TestLeavingEndpointLosesToSiblings covers one address that this ExternalBackend and a sibling
+// publish. A leaving endpoint loses to one that stays; else the older ExternalBackend wins.
+func TestLeavingEndpointLosesToSiblings(t *testing.T) {
 	const stays, drains = "stays", "drains"
 	for _, tt := range []struct {
 		ours, sibling string
@@ -296,7 +296,7 @@ func TestDrainingEndpointLosesToSiblings(t *testing.T) {
 				want = nil
 			}
 
-			in := drainingInput(standing(at("ours", ".1")), targets...)
+			in := inputWithDrain(standing(at("ours", ".1")), targets...)
 			sibling := []Endpoint{at("theirs", ".1")}
 			if tt.sibling == drains {
 				sibling[0] = leavingAt("theirs", ".1", time.Minute)
@@ -308,8 +308,7 @@ func TestDrainingEndpointLosesToSiblings(t *testing.T) {
 	}
 }
 
-// TestEnforceLimit covers pass 4: published endpoints come first, then new ones, then draining
-// ones.
+// TestEnforceLimit covers pass 4: published endpoints come first, then new ones, then leaving ones.
 func TestEnforceLimit(t *testing.T) {
 	runCandidates(t, []candidatesCase{
 		{
@@ -319,7 +318,7 @@ func TestEnforceLimit(t *testing.T) {
 			want:    []string{"a .1", "c .3"}, wantNotes: []string{"b: 1 above the limit"},
 		},
 		{
-			name:    "new endpoints come before draining ones, and these are not reported",
+			name:    "new endpoints come before leaving ones, and these are not reported",
 			targets: []v1alpha1.Target{poolTarget}, answers: map[string]Answer{"pool": answer(".3", ".4")},
 			published: []Endpoint{at("pool", ".1"), at("pool", ".2")},
 			change:    func(in *Input) { in.Max = 3 },
@@ -331,7 +330,7 @@ func TestEnforceLimit(t *testing.T) {
 // planNamedTargets plans poolTarget and srvTarget. It returns the endpoints, and the names that the
 // next plan remembers.
 func planNamedTargets() ([]Endpoint, []NamedAddr) {
-	in := drainingInput(standing(), poolTarget, srvTarget)
+	in := inputWithDrain(standing(), poolTarget, srvTarget)
 	in.Permit = permitExampleCom
 	srv := answer(".3")
 	srv.Addrs[0].Port = 8080
@@ -340,9 +339,9 @@ func planNamedTargets() ([]Endpoint, []NamedAddr) {
 	return c.Endpoints, c.NamedAddrs(nil)
 }
 
-// TestDrainingIsJudgedByRememberedName plans what leaves after it was published because of its
+// TestLeavingIsJudgedByRememberedName plans what leaves after it was published because of its
 // name. Policy judges it by the name of the previous plan, whatever the slices say.
-func TestDrainingIsJudgedByRememberedName(t *testing.T) {
+func TestLeavingIsJudgedByRememberedName(t *testing.T) {
 	endpoints, remembered := planNamedTargets()
 	nowLiteral := v1alpha1.Target{Name: "pool", Address: "198.51.100.1"}
 	elsewhere := v1alpha1.Target{Name: "pool", Hostname: "pool.example.org"}
@@ -363,7 +362,7 @@ func TestDrainingIsJudgedByRememberedName(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for range 2 { // each plan hands the names to the next
-				in := drainingInput(standing(endpoints...), tt.targets...)
+				in := inputWithDrain(standing(endpoints...), tt.targets...)
 				in.Permit, in.NamedAddrs = permitExampleCom, tt.named
 				c := buildCandidates(in)
 				expectEndpoints(t, c.Endpoints, tt.want...)
@@ -376,7 +375,7 @@ func TestDrainingIsJudgedByRememberedName(t *testing.T) {
 // TestDrainEndIsBounded plans an end of draining that a clock ahead of ours has written. It becomes
 // drainSeconds from now, and then stays.
 func TestDrainEndIsBounded(t *testing.T) {
-	in := drainingInput(standing(leavingAt("pool", ".1", 24*time.Hour)), poolTarget)
+	in := inputWithDrain(standing(leavingAt("pool", ".1", 24*time.Hour)), poolTarget)
 	in.Answers = map[string]Answer{"pool": answer(".3")}
 	drain := in.Backend.Spec.EffectiveDrain()
 	var until time.Time
@@ -462,8 +461,8 @@ func permitExampleCom(name string, _ netip.Addr, _ []Port) Refusal {
 	return Refusal{Denied: true, Kind: "not allowed"}
 }
 
-// drainingInput is the input of an ExternalBackend whose addresses drain for ten minutes.
-func drainingInput(published *endpointslice.PublishedEndpoints, targets ...v1alpha1.Target) Input {
+// inputWithDrain is the input of an ExternalBackend whose addresses drain for ten minutes.
+func inputWithDrain(published *endpointslice.PublishedEndpoints, targets ...v1alpha1.Target) Input {
 	b := &v1alpha1.ExternalBackend{}
 	b.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}
 	b.Spec.Targets, b.Spec.DrainSeconds = targets, new(int32(600))

@@ -111,10 +111,11 @@ type Input struct {
 	// Siblings are the siblings now, and FormerSiblings those of the previous plan. An address that
 	// moves from a sibling to this ExternalBackend keeps its health.
 	Siblings, FormerSiblings []Sibling
-	// Probes are the probes of the previous plan. Addresses that drain go on being probed by them.
+	// Probes are the probes of the previous plan. Addresses that are leaving go on being probed by
+	// them.
 	Probes []Probe
-	// NamedAddrs are the addresses of the previous plan. Policy goes on judging draining addresses
-	// by the names in it. It is nil after a restart.
+	// NamedAddrs are the addresses of the previous plan. Policy goes on judging leaving addresses by
+	// the names in it. It is nil after a restart.
 	NamedAddrs []NamedAddr
 	// Max is the largest number of endpoints to publish.
 	Max int
@@ -132,13 +133,13 @@ type Sibling struct {
 // Candidates are the endpoints that may be published, with their probes, and the reasons why other
 // addresses may not.
 type Candidates struct {
-	// Endpoints are in the order of the names of their targets. Draining ones come last. They never
+	// Endpoints are in the order of the names of their targets. Leaving ones come last. They never
 	// change: Publish returns their conditions apart.
 	Endpoints []Endpoint
 	origins   []origin // parallel to Endpoints
 	// Notes are parallel to spec.targets.
 	Notes []TargetNotes
-	// nextDrainEnd is when the first draining endpoint ends; zero if none drains.
+	// nextDrainEnd is when the first leaving endpoint has drained; zero if none is leaving.
 	nextDrainEnd time.Time
 	// layout is the layout of the slices that hold these candidates, if they are those of the
 	// previous plan; else nil.
@@ -156,14 +157,14 @@ func (c *Candidates) WithConditions(conditions []Conditions) []Endpoint {
 	return out
 }
 
-// publishedHealth reports whether a slice holds an endpoint of the address of candidate i, whether
-// that endpoint counts as healthy, and whether it is unread. See [origin].
-func (c *Candidates) publishedHealth(i int) (published, healthy, unread bool) {
+// keptHealth reports whether candidate i keeps the health of a published endpoint, whether that
+// endpoint counts as healthy, and whether it is unread. See [origin].
+func (c *Candidates) keptHealth(i int) (keeps, healthy, unread bool) {
 	o := &c.origins[i]
 	if c.layout != nil {
 		return o.probed(), c.layout.Healthy(i), false
 	}
-	return o.published, o.healthy, o.unread
+	return o.keepsHealth, o.healthy, o.unread
 }
 
 // origin says where a candidate comes from.
@@ -173,19 +174,20 @@ type origin struct {
 	// host is the hostname that probes use, and probePort the port they go to; 0 without probes.
 	host      string
 	probePort uint16
-	// draining reports whether the target is Draining or the address has left spec or DNS.
-	draining bool
+	// terminating reports whether the target is Draining or the address is leaving.
+	terminating bool
 	// rejected reports whether the candidate is not published, because of a conflict or of Max.
 	rejected bool
-	// published reports whether a slice holds an endpoint of this address, and healthy whether that
-	// endpoint counts as healthy. unread reports whether one of our slices holds it, but its
-	// annotation says nothing about it.
-	published, healthy, unread bool
+	// keepsHealth reports whether the candidate has, until there is a verdict, the health of an
+	// endpoint that we or a sibling publish at its address, and healthy is that health. Both are set
+	// only for candidates that are probed or leaving. unread reports whether one of our slices holds
+	// the candidate, but its annotation says nothing about it.
+	keepsHealth, healthy, unread bool
 	// asPublished reports whether the endpoint stays exactly as it is published, because a name that
 	// may have led to it has no answer yet.
 	asPublished bool
-	// initial is the verdict until the first probe.
-	initial Verdict
+	// seed is the verdict until the first probe.
+	seed Verdict
 	// target is the index in spec.targets, or -1.
 	target int32
 	// address is the number of the address in Published.

@@ -36,7 +36,7 @@ type FilterInput struct {
 // FilterPublished decides which endpoints stay published, or come back, while the spec cannot be
 // acted on. Only policy decides.
 func FilterPublished(in FilterInput) Filtered {
-	lookup := newDrainingLookup(in.Backend, nil, in.NamedAddrs)
+	lookup := newLeavingLookup(in.Backend, nil, in.NamedAddrs)
 	out := Filtered{Reasons: map[string]string{}}
 	seen := make(map[netip.Addr][]*Endpoint, len(in.Published))
 	filter := func(e *Endpoint, isPublished bool) {

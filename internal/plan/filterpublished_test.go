@@ -37,7 +37,7 @@ func TestFilterJudgesByNameOfLastPlan(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := FilterInput{
-				Backend: drainingInput(nil, tt.targets...).Backend, Published: endpoints, NamedAddrs: tt.named,
+				Backend: inputWithDrain(nil, tt.targets...).Backend, Published: endpoints, NamedAddrs: tt.named,
 				Permit: permitExampleCom,
 				PermitUnnamed: func(addr netip.Addr, _ []Port) Refusal {
 					return Refusal{Denied: addr == netip.MustParseAddr("203.0.113.2"), Kind: "never"}

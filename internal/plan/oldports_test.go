@@ -90,7 +90,7 @@ func TestOldPortsStayPublished(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			in := drainingInput(
+			in := inputWithDrain(
 				standing(tt.before...),
 				v1alpha1.Target{Name: "x", Address: a},
 				v1alpha1.Target{Name: "y", Address: b},

@@ -131,10 +131,10 @@ func (f *flip) plan() endpointslice.Changes {
 	f.probes, _ = c.Probes(f.probes)
 	f.named = c.NamedAddrs(f.named)
 	p := Publish(PublishInput{
-		Backend: f.backend, Published: published, Tier: f.tier, Now: testNow,
+		Backend: f.backend, Published: published, TierState: f.tier, Now: testNow,
 		State: func(i int) ProbeState { return f.states[i] },
 	}, &c)
-	f.tier = &p.Tier
+	f.tier = &p.TierState
 	changes := f.cache.Slices(&c, p.Conditions)
 	for _, list := range [][]*discoveryv1.EndpointSlice{changes.Create, changes.Update} {
 		for _, s := range list {

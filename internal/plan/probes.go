@@ -19,13 +19,13 @@ type Probe struct {
 	// Name is the DNS name that led to the address, that of an SRV record included. Policy judges
 	// the address by it.
 	Name string
-	// InitialVerdict is read back from the slice and the status. It holds until the first probe.
-	InitialVerdict Verdict
+	// SeedVerdict is read back from the slice and the status. It holds until the first probe.
+	SeedVerdict Verdict
 }
 
 // Probes returns the probes of all candidates, in their order. Without healthCheck there are none.
 // If the probes are those of the previous plan, Probes returns previous itself, and changed is
-// false. The comparison ignores the initial verdicts, which count only once.
+// false. The comparison ignores the seeds, which count only once.
 func (c *Candidates) Probes(previous []Probe) (probes []Probe, changed bool) {
 	if c.layout != nil || c.matchProbes(previous) {
 		return previous, false
@@ -40,7 +40,7 @@ func (c *Candidates) Probes(previous []Probe) (probes []Probe, changed bool) {
 	return probes, true
 }
 
-// matchProbes reports whether probes are those of all candidates, initial verdicts apart.
+// matchProbes reports whether probes are those of all candidates, seeds apart.
 func (c *Candidates) matchProbes(probes []Probe) bool {
 	n := 0
 	for i := range c.origins {
@@ -60,21 +60,21 @@ func (c *Candidates) probedAt(i int) netip.AddrPort {
 	return netip.AddrPortFrom(c.Endpoints[i].Addr, c.origins[i].probePort)
 }
 
-// matchesProbe reports whether p is the probe of candidate i, initial verdicts apart.
+// matchesProbe reports whether p is the probe of candidate i, seeds apart.
 func (c *Candidates) matchesProbe(i int, p *Probe) bool {
 	want := c.probe(i)
-	want.InitialVerdict = p.InitialVerdict
+	want.SeedVerdict = p.SeedVerdict
 	return *p == want
 }
 
 func (c *Candidates) probe(i int) Probe {
 	e, o := &c.Endpoints[i], &c.origins[i]
 	return Probe{
-		ID:             ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)},
-		Dial:           c.probedAt(i),
-		Host:           o.host,
-		Name:           o.name,
-		InitialVerdict: o.initial,
+		ID:          ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)},
+		Dial:        c.probedAt(i),
+		Host:        o.host,
+		Name:        o.name,
+		SeedVerdict: o.seed,
 	}
 }
 

@@ -38,9 +38,9 @@ type Publication struct {
 	// State is the one in PublishInput. It has the reasons for the verdicts.
 	State func(probe int) ProbeState
 	// Tier is for the next Publish.
-	Tier TierState
+	TierState TierState
 	// Tiers are the tiers that Tier was chosen from, sorted by number.
-	Tiers []Tier
+	Tiers []TierCount
 	// FailOpen reports whether every endpoint of an Active target is ready, because no tier qualifies
 	// and spec.failover.whenNoTierQualifies is AllEndpoints.
 	FailOpen bool
@@ -67,7 +67,7 @@ type PublishInput struct {
 	State func(probe int) ProbeState
 	// Tier is that of the previous plan. It is nil at the start; then the active tier is read back
 	// from Published.
-	Tier *TierState
+	TierState *TierState
 	// PublishNotReady is publishNotReadyAddresses of the Service.
 	PublishNotReady bool
 	Now             time.Time
@@ -89,20 +89,20 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	counts := newTierCounts(in.Backend, c)
 	out.setHealth(in, c, counts)
 
-	previous := in.Tier
+	previous := in.TierState
 	restored := previous == nil || previous.Provisional
 	if restored {
 		previous = new(PublishedTier(in.Published.Endpoints()))
 	}
 	var next time.Time
 	out.Tiers = counts.tiers
-	out.Tier, next = ChooseTier(failover(in.Backend), out.Tiers, *previous, in.Now)
+	out.TierState, next = ChooseTier(failover(in.Backend), out.Tiers, *previous, in.Now)
 	if !next.IsZero() && (out.Next.IsZero() || next.Before(out.Next)) {
 		out.Next = next
 	}
-	out.Tier.Provisional = restored && c.keepsPublished
+	out.TierState.Provisional = restored && c.keepsPublished
 
-	noTier := out.Tier.Active == nil
+	noTier := out.TierState.Active == nil
 	out.FailOpen = noTier && counts.endpoints > 0 &&
 		in.Backend.Spec.Failover.EffectiveWhenNoTierQualifies() == v1alpha1.NoTierAllEndpoints
 	for i := range out.Conditions {
@@ -110,7 +110,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 			continue
 		}
 		set := &out.Conditions[i]
-		set.Serving = out.FailOpen || set.Healthy && (noTier || *out.Tier.Active == c.Endpoints[i].Tier)
+		set.Serving = out.FailOpen || set.Healthy && (noTier || *out.TierState.Active == c.Endpoints[i].Tier)
 		set.Ready = in.PublishNotReady || set.Serving && !set.Terminating
 	}
 	return out
@@ -120,7 +120,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 // that stays as it is published keeps its conditions.
 func (p *Publication) setHealth(in PublishInput, c *Candidates, counts *tierCounts) {
 	enforced := in.Backend.Spec.HealthCheck != nil && !observes(in.Backend)
-	initial := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady
+	readyInitially := enforced && in.Backend.Spec.HealthCheck.EffectiveInitialState() == v1alpha1.InitialStateReady
 	probe := 0
 	for i := range c.Endpoints {
 		e, o, set := &c.Endpoints[i], &c.origins[i], &p.Conditions[i]
@@ -137,11 +137,11 @@ func (p *Publication) setHealth(in PublishInput, c *Candidates, counts *tierCoun
 		if !enforced {
 			verdict = Healthy
 		}
-		published, healthy, unread := c.publishedHealth(i)
-		set.Terminating = o.draining
-		set.Healthy = verdict == Healthy || verdict == Unknown && (published && healthy || !published && initial)
+		keeps, healthy, unread := c.keptHealth(i)
+		set.Terminating = o.terminating
+		set.Healthy = verdict == Healthy || verdict == Unknown && (keeps && healthy || !keeps && readyInitially)
 		set.Unread = unread && o.probed() && verdict == Unknown
-		if !o.draining {
+		if !o.terminating {
 			counts.add(e.Tier, verdict)
 		}
 	}
@@ -149,8 +149,8 @@ func (p *Publication) setHealth(in PublishInput, c *Candidates, counts *tierCoun
 
 // tierCounts counts the endpoints of each tier.
 type tierCounts struct {
-	tiers     []Tier // sorted by number
-	last      int    // the index that tier returned last
+	tiers     []TierCount // sorted by number
+	last      int         // the index that tier returned last
 	endpoints int
 }
 
@@ -159,7 +159,7 @@ type tierCounts struct {
 func newTierCounts(b *v1alpha1.ExternalBackend, c *Candidates) *tierCounts {
 	t := &tierCounts{}
 	for i := range c.origins {
-		if o := &c.origins[i]; !o.draining && !o.asPublished {
+		if o := &c.origins[i]; !o.terminating && !o.asPublished {
 			t.tier(c.Endpoints[i].Tier)
 		}
 	}
@@ -176,13 +176,13 @@ func newTierCounts(b *v1alpha1.ExternalBackend, c *Candidates) *tierCounts {
 
 // tier returns the tier with that number, and inserts it if necessary. Mostly it is the same as the
 // last one.
-func (t *tierCounts) tier(number int32) *Tier {
+func (t *tierCounts) tier(number int32) *TierCount {
 	if t.last < len(t.tiers) && t.tiers[t.last].Number == number {
 		return &t.tiers[t.last]
 	}
-	i, ok := slices.BinarySearchFunc(t.tiers, number, func(t Tier, n int32) int { return cmp.Compare(t.Number, n) })
+	i, ok := slices.BinarySearchFunc(t.tiers, number, func(t TierCount, n int32) int { return cmp.Compare(t.Number, n) })
 	if !ok {
-		t.tiers = slices.Insert(t.tiers, i, Tier{Number: number})
+		t.tiers = slices.Insert(t.tiers, i, TierCount{Number: number})
 	}
 	t.last = i
 	return &t.tiers[i]

@@ -85,10 +85,10 @@ func (s *simulation) plan(t *testing.T) (changes endpointslice.Changes) {
 	s.probes, _ = c.Probes(s.probes)
 	s.named = c.NamedAddrs(s.named)
 	p := Publish(PublishInput{
-		Backend: s.backend, Published: published, State: s.probeStates(), Tier: s.tier,
+		Backend: s.backend, Published: published, State: s.probeStates(), TierState: s.tier,
 		PublishNotReady: s.service.Spec.PublishNotReadyAddresses, Now: s.now,
 	}, &c)
-	s.tier = &p.Tier
+	s.tier = &p.TierState
 
 	conditions, done := HandOver(c.Endpoints, p.Conditions, s.foreign, p.HasAllVerdicts(&c))
 	changes = s.cache.Slices(&c, conditions)
@@ -153,13 +153,13 @@ func (s *simulation) writeService(t *testing.T) (conflict string) {
 	return ""
 }
 
-// probeStates plays the prober. An endpoint that it has not seen before has its initial verdict.
+// probeStates plays the prober. An endpoint that it has not seen before has its seed.
 func (s *simulation) probeStates() func(int) ProbeState {
 	out := map[ProbeID]ProbeState{}
 	for _, p := range s.probes {
 		state, known := s.engine[p.ID]
 		if !known {
-			state.Verdict = p.InitialVerdict
+			state.Verdict = p.SeedVerdict
 		}
 		switch v := s.verdicts[fmt.Sprintf("%s@%s", p.ID.Target, p.ID.Addr)]; v {
 		case "":

@@ -239,7 +239,7 @@ func (w *statusWriter) describeTier() string {
 		}
 	case active != nil && *active != 0:
 		return fmt.Sprintf("Tier %d is active.", *active)
-	case active == nil && w.out.Endpoints.Ready > 0 && p != nil && p.Tier.None:
+	case active == nil && w.out.Endpoints.Ready > 0 && p != nil && p.TierState.None:
 		return "No tier has enough healthy endpoints: the healthy ones of every tier are ready."
 	}
 	return ""

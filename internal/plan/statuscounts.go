@@ -28,9 +28,9 @@ func (w *statusWriter) setCounts() {
 	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
 	w.out.Endpoints = &c
 
-	w.out.ActiveTier = w.Publication.Tier.Active
+	w.out.ActiveTier = w.Publication.TierState.Active
 	sameSpec := w.Previous.ObservedGeneration == w.Backend.Generation
-	if w.Publication.Tier.Presumed && w.Previous.ActiveTier == nil && sameSpec {
+	if w.Publication.TierState.Presumed && w.Previous.ActiveTier == nil && sameSpec {
 		w.out.ActiveTier = nil // after a restart the status written last holds until there is a verdict or an answer
 	}
 }

@@ -58,11 +58,11 @@ func (p *Publication) describeCounts(number int32) string {
 }
 
 // tier returns the tier with that number, if there is one.
-func (p *Publication) tier(number int32) (Tier, bool) {
+func (p *Publication) tier(number int32) (TierCount, bool) {
 	for _, t := range p.Tiers {
 		if t.Number == number {
 			return t, true
 		}
 	}
-	return Tier{}, false
+	return TierCount{}, false
 }

@@ -19,9 +19,9 @@ type Failover struct {
 	Pinned *int32
 }
 
-// Tier counts the endpoints of one tier. Only endpoints of Active targets that are not leaving
+// TierCount counts the endpoints of one tier. Only endpoints of Active targets that are not leaving
 // count.
-type Tier struct {
+type TierCount struct {
 	Number int32
 	// Endpoints is the number of endpoints. Verdicts of them have a verdict, and Healthy of these are
 	// healthy.
@@ -48,19 +48,19 @@ type TierState struct {
 }
 
 // qualifies reports whether enough endpoints of the tier are healthy to carry the traffic.
-func (f Failover) qualifies(t Tier) bool {
+func (f Failover) qualifies(t TierCount) bool {
 	return t.Healthy > 0 && int64(t.Healthy)*100 >= int64(f.MinHealthyPercent)*int64(t.Verdicts)
 }
 
 // mayQualify reports whether the tier would qualify if every endpoint without a verdict were
 // healthy. A tier that waits for an answer may get any number of healthy endpoints.
-func (f Failover) mayQualify(t Tier) bool {
-	best := Tier{Verdicts: t.Endpoints, Healthy: t.Healthy + t.Endpoints - t.Verdicts}
+func (f Failover) mayQualify(t TierCount) bool {
+	best := TierCount{Verdicts: t.Endpoints, Healthy: t.Healthy + t.Endpoints - t.Verdicts}
 	return t.Pending || f.qualifies(best)
 }
 
 // isExpected reports whether the tier has endpoints or waits for some.
-func (t Tier) isExpected() bool { return t.Endpoints > 0 || t.Pending }
+func (t TierCount) isExpected() bool { return t.Endpoints > 0 || t.Pending }
 
 // ChooseTier returns the active tier among tiers, which are sorted by number, and when to choose
 // again; zero if time alone changes nothing.
@@ -74,7 +74,7 @@ func (t Tier) isExpected() bool { return t.Endpoints > 0 || t.Pending }
 //  4. If the active tier no longer qualifies, the best one takes over at once.
 //  5. If it does, a better tier takes over once it has qualified for FailbackDelay; never if
 //     failback is Manual.
-func ChooseTier(f Failover, tiers []Tier, previous TierState, now time.Time) (TierState, time.Time) {
+func ChooseTier(f Failover, tiers []TierCount, previous TierState, now time.Time) (TierState, time.Time) {
 	state := TierState{Since: f.qualifiedSince(tiers, previous, now)}
 	best := slices.IndexFunc(tiers, f.qualifies)
 	better := tiers[:max(best, 0)]
@@ -94,7 +94,7 @@ func ChooseTier(f Failover, tiers []Tier, previous TierState, now time.Time) (Ti
 	case slices.ContainsFunc(better, f.mayQualify):
 		f.awaitVerdicts(better, previous, &state)
 	case best < 0:
-		state.None = slices.ContainsFunc(tiers, Tier.isExpected)
+		state.None = slices.ContainsFunc(tiers, TierCount.isExpected)
 	case !stillQualifies:
 		state.Active = new(tiers[best].Number)
 	default:
@@ -106,7 +106,7 @@ func ChooseTier(f Failover, tiers []Tier, previous TierState, now time.Time) (Ti
 }
 
 // qualifiedSince returns since when each tier that qualifies has done so.
-func (f Failover) qualifiedSince(tiers []Tier, previous TierState, now time.Time) map[int32]time.Time {
+func (f Failover) qualifiedSince(tiers []TierCount, previous TierState, now time.Time) map[int32]time.Time {
 	since := map[int32]time.Time{}
 	for _, t := range tiers {
 		if !f.qualifies(t) {
@@ -122,8 +122,8 @@ func (f Failover) qualifiedSince(tiers []Tier, previous TierState, now time.Time
 
 // awaitVerdicts is step 2 if the active tier does not qualify. better are the tiers before the best
 // one.
-func (f Failover) awaitVerdicts(better []Tier, previous TierState, state *TierState) {
-	first := better[slices.IndexFunc(better, Tier.isExpected)].Number
+func (f Failover) awaitVerdicts(better []TierCount, previous TierState, state *TierState) {
+	first := better[slices.IndexFunc(better, TierCount.isExpected)].Number
 	switch {
 	case previous.Active != nil && f.mayStay(better, *previous.Active):
 		state.Active = previous.Active
@@ -136,7 +136,7 @@ func (f Failover) awaitVerdicts(better []Tier, previous TierState, state *TierSt
 
 // mayStay reports whether the active tier may still qualify, and no better one has a healthy
 // endpoint.
-func (f Failover) mayStay(tiers []Tier, active int32) bool {
+func (f Failover) mayStay(tiers []TierCount, active int32) bool {
 	for _, t := range tiers {
 		switch {
 		case t.Number == active:

@@ -10,9 +10,9 @@ import (
 var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestChooseTier(t *testing.T) {
-	healthy := func(p int32) Tier { return Tier{Number: p, Endpoints: 2, Verdicts: 2, Healthy: 2} }
-	dead := func(p int32) Tier { return Tier{Number: p, Endpoints: 2, Verdicts: 2} }
-	fresh := func(p int32) Tier { return Tier{Number: p, Endpoints: 2} }
+	healthy := func(p int32) TierCount { return TierCount{Number: p, Endpoints: 2, Verdicts: 2, Healthy: 2} }
+	dead := func(p int32) TierCount { return TierCount{Number: p, Endpoints: 2, Verdicts: 2} }
+	fresh := func(p int32) TierCount { return TierCount{Number: p, Endpoints: 2} }
 	defaults := Failover{MinHealthyPercent: 1, FailbackDelay: time.Minute}
 	active := func(p int32) TierState { return TierState{Active: &p} }
 	since := func(p int32, ago time.Duration, tiers ...int32) TierState {
@@ -25,140 +25,143 @@ func TestChooseTier(t *testing.T) {
 	tests := []struct {
 		name     string
 		failover Failover
-		tiers    []Tier
+		tiers    []TierCount
 		prev     TierState
 		want     *int32
 		next     time.Duration // from now; 0: never
 	}{
 		{name: "no targets", failover: defaults},
-		{name: "one healthy tier", failover: defaults, tiers: []Tier{healthy(0)}, want: new(int32(0))},
-		{name: "the lowest that qualifies", failover: defaults, tiers: []Tier{healthy(1), healthy(2)}, want: new(int32(1))},
-		{name: "no verdicts: the lowest", failover: defaults, tiers: []Tier{fresh(3), fresh(4)}, want: new(int32(3))},
+		{name: "one healthy tier", failover: defaults, tiers: []TierCount{healthy(0)}, want: new(int32(0))},
+		{
+			name: "the lowest that qualifies", failover: defaults,
+			tiers: []TierCount{healthy(1), healthy(2)}, want: new(int32(1)),
+		},
+		{name: "no verdicts: the lowest", failover: defaults, tiers: []TierCount{fresh(3), fresh(4)}, want: new(int32(3))},
 		{
 			name:     "a standby wins no race at the start",
 			failover: defaults,
-			tiers:    []Tier{fresh(0), healthy(1)},
+			tiers:    []TierCount{fresh(0), healthy(1)},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "nor where one endpoint of the better tier is unjudged",
 			failover: defaults,
-			tiers:    []Tier{{Endpoints: 2, Verdicts: 1}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 2, Verdicts: 1}, healthy(1)},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "nor where a name of the better tier has no answer yet",
 			failover: defaults,
-			tiers:    []Tier{{Pending: true}, healthy(1)},
+			tiers:    []TierCount{{Pending: true}, healthy(1)},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "a better tier that cannot qualify any more, whatever its last verdict",
 			failover: Failover{MinHealthyPercent: 50},
-			tiers:    []Tier{{Endpoints: 100, Verdicts: 99}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 100, Verdicts: 99}, healthy(1)},
 			prev:     active(0),
 			want:     new(int32(1)),
 		},
 		{
 			name:     "one that just may",
 			failover: Failover{MinHealthyPercent: 50},
-			tiers:    []Tier{{Endpoints: 4, Verdicts: 3, Healthy: 1}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 4, Verdicts: 3, Healthy: 1}, healthy(1)},
 			prev:     active(0),
 			want:     new(int32(0)),
 		},
 		{
 			name:     "one that misses by one",
 			failover: Failover{MinHealthyPercent: 51},
-			tiers:    []Tier{{Endpoints: 4, Verdicts: 3, Healthy: 1}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 4, Verdicts: 3, Healthy: 1}, healthy(1)},
 			prev:     active(0),
 			want:     new(int32(1)),
 		},
 		{name: "one that cannot qualify, but for a name without an answer", failover: Failover{MinHealthyPercent: 50},
-			tiers: []Tier{{Endpoints: 4, Verdicts: 4, Pending: true}, healthy(1)}, prev: active(0), want: new(int32(0))},
+			tiers: []TierCount{{Endpoints: 4, Verdicts: 4, Pending: true}, healthy(1)}, prev: active(0), want: new(int32(0))},
 		{
 			name:     "an active tier whose addresses are all new stays",
 			failover: defaults,
-			tiers:    []Tier{dead(0), fresh(1), healthy(2)},
+			tiers:    []TierCount{dead(0), fresh(1), healthy(2)},
 			prev:     active(1),
 			want:     new(int32(1)),
 		},
 		{
 			name:     "it stays, too, where the better tier has no verdict either",
 			failover: defaults,
-			tiers:    []Tier{fresh(0), fresh(1)},
+			tiers:    []TierCount{fresh(0), fresh(1)},
 			prev:     active(1),
 			want:     new(int32(1)),
 		},
 		{name: "but not where a better tier has something healthy", failover: Failover{MinHealthyPercent: 51},
-			tiers: []Tier{{Endpoints: 3, Verdicts: 2, Healthy: 1}, fresh(1)}, prev: active(1), want: new(int32(0))},
+			tiers: []TierCount{{Endpoints: 3, Verdicts: 2, Healthy: 1}, fresh(1)}, prev: active(1), want: new(int32(0))},
 		{
 			name:     "one healthy endpoint is enough by default",
 			failover: defaults,
-			tiers:    []Tier{{Endpoints: 100, Verdicts: 100, Healthy: 1}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 100, Verdicts: 100, Healthy: 1}, healthy(1)},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "unjudged endpoints are no part of the share",
 			failover: Failover{MinHealthyPercent: 100},
-			tiers:    []Tier{{Endpoints: 9, Verdicts: 1, Healthy: 1}},
+			tiers:    []TierCount{{Endpoints: 9, Verdicts: 1, Healthy: 1}},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "below minHealthyPercent",
 			failover: Failover{MinHealthyPercent: 51},
-			tiers:    []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)},
 			want:     new(int32(1)),
 		},
 		{
 			name:     "at minHealthyPercent",
 			failover: Failover{MinHealthyPercent: 50},
-			tiers:    []Tier{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 2, Verdicts: 2, Healthy: 1}, healthy(1)},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "a better tier without endpoints is passed over",
 			failover: defaults,
-			tiers:    []Tier{{Number: 0}, healthy(1)},
+			tiers:    []TierCount{{Number: 0}, healthy(1)},
 			want:     new(int32(1)),
 		},
-		{name: "all dead: none", failover: defaults, tiers: []Tier{dead(0), dead(1)}, prev: active(0)},
+		{name: "all dead: none", failover: defaults, tiers: []TierCount{dead(0), dead(1)}, prev: active(0)},
 		{
 			name:     "dead active hands over at once",
 			failover: defaults,
-			tiers:    []Tier{dead(0), healthy(1)},
+			tiers:    []TierCount{dead(0), healthy(1)},
 			prev:     active(0),
 			want:     new(int32(1)),
 		},
 		{
 			name:     "Manual hands over at once, too",
 			failover: Failover{MinHealthyPercent: 1, Manual: true},
-			tiers:    []Tier{dead(0), healthy(1)},
+			tiers:    []TierCount{dead(0), healthy(1)},
 			prev:     active(0),
 			want:     new(int32(1)),
 		},
 		{
 			name:     "an unjudged newcomer in a dead better tier takes nothing back",
 			failover: defaults,
-			tiers:    []Tier{{Endpoints: 3, Verdicts: 2}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 3, Verdicts: 2}, healthy(1)},
 			prev:     active(1),
 			want:     new(int32(1)),
 		},
 		{
 			name:     "an unjudged newcomer where none was active",
 			failover: Failover{MinHealthyPercent: 60},
-			tiers:    []Tier{{Endpoints: 2, Verdicts: 1}, {Number: 1, Endpoints: 2, Verdicts: 2, Healthy: 1}},
+			tiers:    []TierCount{{Endpoints: 2, Verdicts: 1}, {Number: 1, Endpoints: 2, Verdicts: 2, Healthy: 1}},
 			prev:     TierState{None: true},
 		},
 		{
 			name:     "a standby that recovers beside an unjudged newcomer, where none was active",
 			failover: defaults,
-			tiers:    []Tier{{Endpoints: 2, Verdicts: 1}, healthy(1)},
+			tiers:    []TierCount{{Endpoints: 2, Verdicts: 1}, healthy(1)},
 			prev:     TierState{None: true},
 		},
 		{
 			name:     "no telling after a restart whether one was active: none, where it is not the lowest",
 			failover: Failover{MinHealthyPercent: 60},
-			tiers: []Tier{
+			tiers: []TierCount{
 				fresh(0),
 				{Number: 1, Endpoints: 2, Verdicts: 2, Healthy: 1},
 			},
@@ -167,21 +170,21 @@ func TestChooseTier(t *testing.T) {
 		{
 			name:     "the lowest, where it is",
 			failover: Failover{MinHealthyPercent: 60},
-			tiers:    []Tier{{Endpoints: 3, Verdicts: 2, Healthy: 1}, dead(1)},
+			tiers:    []TierCount{{Endpoints: 3, Verdicts: 2, Healthy: 1}, dead(1)},
 			prev:     TierState{Active: new(int32(0)), None: true},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "the first endpoints of all are no newcomers",
 			failover: defaults,
-			tiers:    []Tier{fresh(0), healthy(1)},
+			tiers:    []TierCount{fresh(0), healthy(1)},
 			prev:     TierState{},
 			want:     new(int32(0)),
 		},
 		{
 			name:     "failback waits",
 			failover: defaults,
-			tiers:    []Tier{healthy(0), healthy(1)},
+			tiers:    []TierCount{healthy(0), healthy(1)},
 			prev:     active(1),
 			want:     new(int32(1)),
 			next:     time.Minute,
@@ -189,7 +192,7 @@ func TestChooseTier(t *testing.T) {
 		{
 			name:     "failback still waits",
 			failover: defaults,
-			tiers:    []Tier{healthy(0), healthy(1)},
+			tiers:    []TierCount{healthy(0), healthy(1)},
 			prev:     since(1, 59*time.Second, 0, 1),
 			want:     new(int32(1)),
 			next:     time.Second,
@@ -197,14 +200,14 @@ func TestChooseTier(t *testing.T) {
 		{
 			name:     "failback after the delay",
 			failover: defaults,
-			tiers:    []Tier{healthy(0), healthy(1)},
+			tiers:    []TierCount{healthy(0), healthy(1)},
 			prev:     since(1, time.Minute, 0, 1),
 			want:     new(int32(0)),
 		},
 		{
 			name:     "a break starts the delay anew",
 			failover: defaults,
-			tiers:    []Tier{healthy(0), healthy(1)},
+			tiers:    []TierCount{healthy(0), healthy(1)},
 			prev:     since(1, time.Hour, 1),
 			want:     new(int32(1)),
 			next:     time.Minute,
@@ -212,14 +215,14 @@ func TestChooseTier(t *testing.T) {
 		{
 			name:     "no delay",
 			failover: Failover{MinHealthyPercent: 1},
-			tiers:    []Tier{healthy(0), healthy(1)},
+			tiers:    []TierCount{healthy(0), healthy(1)},
 			prev:     active(1),
 			want:     new(int32(0)),
 		},
 		{
 			name:     "a middle tier that has waited long enough",
 			failover: defaults,
-			tiers:    []Tier{healthy(0), healthy(1), healthy(2)},
+			tiers:    []TierCount{healthy(0), healthy(1), healthy(2)},
 			prev:     since(2, time.Hour, 1, 2),
 			want:     new(int32(1)),
 			next:     time.Minute,
@@ -227,35 +230,35 @@ func TestChooseTier(t *testing.T) {
 		{
 			name:     "the delay holds only while the active tier qualifies",
 			failover: defaults,
-			tiers:    []Tier{healthy(0), dead(1)},
+			tiers:    []TierCount{healthy(0), dead(1)},
 			prev:     since(1, time.Second, 0),
 			want:     new(int32(0)),
 		},
 		{
 			name:     "Manual stays",
 			failover: Failover{MinHealthyPercent: 1, Manual: true},
-			tiers:    []Tier{healthy(0), healthy(1)},
+			tiers:    []TierCount{healthy(0), healthy(1)},
 			prev:     since(1, time.Hour, 0, 1),
 			want:     new(int32(1)),
 		},
 		{
 			name:     "Manual leaves a dead tier for a better one",
 			failover: Failover{MinHealthyPercent: 1, Manual: true},
-			tiers:    []Tier{healthy(0), dead(1)},
+			tiers:    []TierCount{healthy(0), dead(1)},
 			prev:     active(1),
 			want:     new(int32(0)),
 		},
 		{
 			name:     "pinned, although dead",
 			failover: Failover{MinHealthyPercent: 1, Pinned: new(int32(1))},
-			tiers:    []Tier{healthy(0), dead(1)},
+			tiers:    []TierCount{healthy(0), dead(1)},
 			prev:     active(0),
 			want:     new(int32(1)),
 		},
 		{
 			name:     "a tier that has gone is not held",
 			failover: defaults,
-			tiers:    []Tier{healthy(0), healthy(2)},
+			tiers:    []TierCount{healthy(0), healthy(2)},
 			prev:     active(1),
 			want:     new(int32(0)),
 		},

@@ -6,16 +6,16 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// drainingLookup finds what was known about published endpoints.
-type drainingLookup struct {
+// leavingLookup finds what was known about published endpoints.
+type leavingLookup struct {
 	backend *v1alpha1.ExternalBackend
 	targets map[string]int // name to index in spec.targets
 	probes  map[ProbeID]Probe
 	names   map[netip.Addr]string // those of the previous plan; nil after a restart
 }
 
-func newDrainingLookup(b *v1alpha1.ExternalBackend, probes []Probe, named []NamedAddr) drainingLookup {
-	l := drainingLookup{
+func newLeavingLookup(b *v1alpha1.ExternalBackend, probes []Probe, named []NamedAddr) leavingLookup {
+	l := leavingLookup{
 		backend: b,
 		targets: make(map[string]int, len(b.Spec.Targets)),
 		probes:  make(map[ProbeID]Probe, len(probes)),
@@ -40,7 +40,7 @@ func newDrainingLookup(b *v1alpha1.ExternalBackend, probes []Probe, named []Name
 // previous plan. After a restart it is the name of the target that the slice says: everybody who
 // may write slices can change that, so it counts only for targets of the spec, and known is false
 // for others.
-func (l *drainingLookup) nameOf(e *Endpoint) (name string, known bool) {
+func (l *leavingLookup) nameOf(e *Endpoint) (name string, known bool) {
 	if l.names != nil {
 		return l.names[e.Addr], true
 	}
@@ -53,7 +53,7 @@ func (l *drainingLookup) nameOf(e *Endpoint) (name string, known bool) {
 
 // mayBeOurs reports whether a DNS name led to the address in the previous plan. After a restart
 // nobody knows, and every address may be ours.
-func (l *drainingLookup) mayBeOurs(addr netip.Addr) bool {
+func (l *leavingLookup) mayBeOurs(addr netip.Addr) bool {
 	_, ok := l.names[addr]
 	return ok || l.names == nil
 }

@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// ForRetained returns what a slice should say that can't be deleted yet, or can't lose endpoints
-// yet. For each of the published endpoints it is what desired says of that address, if possible of
-// that target, with the ports that are published. Endpoints whose address is not desired are left
-// out.
-func ForRetained(published, desired []Endpoint) []Endpoint {
+// ForPostponed returns the endpoints of a slice that can't be deleted yet, or can't lose endpoints
+// yet. Each published endpoint becomes what desired says of its address, if possible of its target,
+// with the ports that are published. Endpoints whose address is not desired are left out.
+func ForPostponed(published, desired []Endpoint) []Endpoint {
 	at := make(map[netip.Addr][]*Endpoint, len(desired))
 	for i := range desired {
 		at[desired[i].Addr] = append(at[desired[i].Addr], &desired[i])

@@ -11,33 +11,31 @@ import (
 // match decides which slice keeps which endpoint, which slices have to be written, and which
 // endpoints have to be added.
 func (p *planner) match(g *group) {
-	assigned := p.matchAddresses(g)
+	p.matchAddresses(g)
 	for _, s := range g.slices {
-		p.keepEndpoints(g, s, assigned)
+		p.keepEndpoints(g, s)
 		p.noteFailureDomain(g, s)
 		if s.mustWrite {
 			p.markForWriting(g, s)
 		}
 	}
-	for i, j := range g.wanted {
-		if !assigned[i] {
+	for _, j := range g.wanted {
+		if !p.assigned[j] {
 			g.added = append(g.added, j)
 		}
 	}
 	p.sortByFailureDomain(g.added)
 }
 
-// matchAddresses fills g.match with indexes into g.wanted. It also sorts the slices: if several
-// hold one endpoint, the one with more endpoints keeps it, because it may have taken over those of
-// another. It returns memory for what has been assigned, parallel to g.wanted.
-func (p *planner) matchAddresses(g *group) (assigned []bool) {
+// matchAddresses fills g.match. It also sorts the slices: if several hold one endpoint, the one
+// with more endpoints keeps it, because it may have taken over those of another.
+func (p *planner) matchAddresses(g *group) {
 	total := 0
 	for _, s := range g.slices {
 		total += len(s.slice.Endpoints)
 	}
-	assigned = make([]bool, len(g.wanted))
 	if total == 0 {
-		return assigned
+		return
 	}
 
 	g.match = make([]int32, 0, total)
@@ -48,19 +46,19 @@ func (p *planner) matchAddresses(g *group) (assigned []bool) {
 	for _, s := range g.slices {
 		s.first = len(g.match)
 		for i := range s.slice.Endpoints {
-			at := int32(-1)
+			wanted := int32(-1)
 			if addr, ok := firstAddress(&s.slice.Endpoints[i]); ok && !s.deleting {
-				if at = index.find(addr); at >= 0 {
+				if at := index.find(addr); at >= 0 {
+					wanted = g.wanted[at]
 					s.size++
 				}
 			}
-			g.match = append(g.match, at)
+			g.match = append(g.match, wanted)
 		}
 	}
 	slices.SortFunc(g.slices, func(a, b *plannedSlice) int {
 		return cmp.Or(b.size-a.size, strings.Compare(a.slice.Name, b.slice.Name))
 	})
-	return assigned
 }
 
 // matchOf is the part of g.match that is about s, which exists.
@@ -69,26 +67,25 @@ func (g *group) matchOf(s *plannedSlice) []int32 {
 }
 
 // keepEndpoints assigns to s those of its endpoints that are wanted, that no slice before it keeps,
-// and for which it has a place. It decides whether s has to be written. From here on g.match holds
-// indexes into p.desired.
-func (p *planner) keepEndpoints(g *group, s *plannedSlice, assigned []bool) {
+// and for which it has a place. It removes the others from g.match, and decides whether s has to be
+// written.
+func (p *planner) keepEndpoints(g *group, s *plannedSlice) {
 	match := g.matchOf(s)
 	p.annotation.reset()
 	s.size = 0
 	unread, leaving := false, false // an end of draining has to be kept, so the annotation is written
-	for i, at := range match {
+	for i, j := range match {
 		have := &s.slice.Endpoints[i]
-		if at < 0 || assigned[at] || s.size == p.template.Max {
+		if j < 0 || p.assigned[j] || s.size == p.template.Max {
 			match[i], s.mustWrite = -1, true
-			s.effects.loses = s.effects.loses || at >= 0 // another slice has it, or will
+			s.effects.loses = s.effects.loses || j >= 0 // another slice has it, or will
 			s.effects.takesReady = s.effects.takesReady || trueIfNil(have.Conditions.Ready)
 			continue
 		}
-		assigned[at] = true
-		match[i] = g.wanted[at]
+		p.assigned[j] = true
 		s.size++
 
-		want, conditions := &p.desired[match[i]], p.conditionsOf(match[i])
+		want, conditions := &p.desired[j], p.conditionsOf(j)
 		s.effects.noteConditions(have, conditions)
 		unread, leaving = unread || conditions.Unread, leaving || want.Leaving()
 		if s.effects.conditionsChange || !sameEndpoint(have, want, &p.template) {

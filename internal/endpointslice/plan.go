@@ -37,6 +37,8 @@ type planner struct {
 	metadata metadata
 	wantedEndpoints
 	existing []*discoveryv1.EndpointSlice
+	// assigned says of each desired endpoint whether an existing slice keeps it.
+	assigned []bool
 	// names are those that are taken; filled when the first slice is created.
 	names map[string]bool
 
@@ -67,8 +69,8 @@ type group struct {
 	key    string
 	wanted []int32 // into desired
 	slices []*plannedSlice
-	// match says for every endpoint of the existing slices, slice by slice, which wanted endpoint it
-	// is; -1: none, it is removed.
+	// match says for every endpoint of the existing slices, slice by slice, which of desired it is;
+	// -1: none, or another slice keeps it, so it is removed.
 	match []int32
 	// added are the wanted endpoints that no slice holds, ordered by failure domain.
 	added []int32
@@ -101,6 +103,7 @@ func newPlanner(t Template, m metadata, w wantedEndpoints, existing []*discovery
 
 // plan goes through the steps of the package comment.
 func (p *planner) plan() []*group {
+	p.assigned = make([]bool, len(p.desired))
 	groups := p.groups()
 	for _, g := range groups {
 		p.match(g)

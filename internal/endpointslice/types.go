@@ -56,6 +56,9 @@ type Conditions struct {
 // Leaving reports whether the address has left spec or DNS and stays until DrainUntil.
 func (e *Endpoint) Leaving() bool { return !e.DrainUntil.IsZero() }
 
+// FromHandover reports whether another publisher hands this published endpoint over to us.
+func (e *Endpoint) FromHandover() bool { return e.Target == "" && !e.Unread }
+
 // SameAddressAndPorts reports whether both endpoints have the same address and the same ports.
 func (e *Endpoint) SameAddressAndPorts(other *Endpoint) bool {
 	return e.Addr == other.Addr && slices.EqualFunc(e.Ports, other.Ports, SamePort)

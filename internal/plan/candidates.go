@@ -127,7 +127,7 @@ func (b *builder) keepLeaving() {
 	for i := range published {
 		p := &published[i]
 		number := b.address(p.Addr)
-		if b.addresses[number].wanted || p.Target == "" && !p.Unread || !b.Families.serves(p.Addr) {
+		if b.addresses[number].wanted || p.FromHandover() || !b.Families.serves(p.Addr) {
 			continue
 		}
 		if lookup.targets == nil {

@@ -77,9 +77,9 @@ func (t TierCount) isExpected() bool { return t.Endpoints > 0 || t.Pending }
 func ChooseTier(f Failover, tiers []TierCount, previous TierState, now time.Time) (TierState, time.Time) {
 	state := TierState{Since: f.qualifiedSince(tiers, previous, now)}
 	best := slices.IndexFunc(tiers, f.qualifies)
-	better := tiers[:max(best, 0)]
+	ahead := tiers[:max(best, 0)]
 	if best < 0 {
-		better = tiers
+		ahead = tiers
 	}
 	stillQualifies := false // the active tier
 	if previous.Active != nil {
@@ -89,10 +89,10 @@ func ChooseTier(f Failover, tiers []TierCount, previous TierState, now time.Time
 	switch {
 	case f.Pinned != nil:
 		state.Active = new(*f.Pinned)
-	case slices.ContainsFunc(better, f.mayQualify) && stillQualifies:
+	case slices.ContainsFunc(ahead, f.mayQualify) && stillQualifies:
 		state.Active = previous.Active
-	case slices.ContainsFunc(better, f.mayQualify):
-		f.awaitVerdicts(better, previous, &state)
+	case slices.ContainsFunc(ahead, f.mayQualify):
+		f.awaitVerdicts(ahead, previous, &state)
 	case best < 0:
 		state.None = slices.ContainsFunc(tiers, TierCount.isExpected)
 	case !stillQualifies:
@@ -122,10 +122,10 @@ func (f Failover) qualifiedSince(tiers []TierCount, previous TierState, now time
 
 // awaitVerdicts is step 2 if the active tier does not qualify. better are the tiers before the best
 // one.
-func (f Failover) awaitVerdicts(better []TierCount, previous TierState, state *TierState) {
-	first := better[slices.IndexFunc(better, TierCount.isExpected)].Number
+func (f Failover) awaitVerdicts(ahead []TierCount, previous TierState, state *TierState) {
+	first := ahead[slices.IndexFunc(ahead, TierCount.isExpected)].Number
 	switch {
-	case previous.Active != nil && f.mayStay(better, *previous.Active):
+	case previous.Active != nil && f.mayStay(ahead, *previous.Active):
 		state.Active = previous.Active
 	case previous.None && (previous.Active == nil || *previous.Active != first):
 		state.None = true

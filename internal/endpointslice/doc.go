@@ -5,7 +5,8 @@
 // # The fewest writes
 //
 // Every write of an EndpointSlice goes to every node of the cluster, and a write always carries all
-// endpoints of the slice. So [Plan] writes as few slices as possible.
+// endpoints of the slice. So [Plan] makes few writes: W*, the fewest possible, and at most one more
+// for each compaction (step 5 and the last section). Only a group with too many slices costs more.
 //
 // A group is an address family and a list of ports; a slice belongs to one group. A slice holds at
 // most B endpoints. A group of n endpoints needs at least ideal = ceil(n/B) slices. A slice is
@@ -30,15 +31,15 @@
 // Each of the k slices is written or deleted once, by 1 and 4. Step 3 writes ceil(max(0, A-F)/B)
 // others, and fewer could not hold the new endpoints. This sum is W*, the fewest writes possible,
 // and the price of everything but step 5. Step 5 costs one deletion more: the receiving slice is
-// written anyway.
+// written anyway. checkPrice in promises_test.go compares the writes of random histories with W*.
 //
 // # Proof of the number of slices
 //
 // Two half-empty slices fit into one. So step 4 leaves at most one half-empty slice among those
 // that existed before and are written. The pieces of step 3 leave fewer than B places free
 // together, so at most one new slice is half-empty, and step 4 moves the former into it. So at most
-// one half-empty slice is written, beside those in which only metadata changes. With the two that
-// the plan before left there are three, and step 5 makes them two.
+// one half-empty slice is written, beside those in which only metadata changes. The previous plan
+// left at most two. One more makes three. Step 5 removes one.
 //
 // Now let h slices be more than half full. Then n > hB/2, so 2 x ideal > h, and together with the
 // half-empty ones there are at most h + 2 <= 2 x ideal + 1 slices. If there are more all the same,
@@ -52,9 +53,9 @@
 // that gain endpoints. So no wanted endpoint is missing at any time. After a crash an endpoint that
 // is in two slices counts as published in the slice with more endpoints.
 //
-// The order of updates is that of writePhases: updates that make endpoints ready come first, and
-// those that only take readiness away come last. So one tier takes over from another without a
-// moment in which no endpoint is ready.
+// In short, updates that make endpoints ready come first, and those that only take readiness away
+// come last; writePhases has the exact order. So one tier takes over from another without a moment
+// in which no endpoint is ready.
 //
 // A moved endpoint has the same conditions in both slices. Therefore the endpoints of a slice whose
 // conditions change do not move while there is another choice. If three or more half-empty slices

@@ -12,8 +12,8 @@ type effects struct {
 	conditionsChange bool
 	// makesReady means that an endpoint becomes ready, or comes in ready.
 	makesReady bool
-	// takesReady means that an endpoint stops being ready or goes, or that one stops serving that
-	// traffic goes to because no endpoint is ready.
+	// takesReady means that an endpoint stops being ready or goes, or that an endpoint of last resort
+	// (serving and terminating, none ready) stops serving.
 	takesReady bool
 	// beforeMove means that this is the update before the slice's endpoints move elsewhere.
 	beforeMove bool

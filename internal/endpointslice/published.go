@@ -123,10 +123,8 @@ func (pub *PublishedEndpoints) Number(a netip.Addr) int32 {
 // Addresses returns how many addresses have a number.
 func (pub *PublishedEndpoints) Addresses() int { return len(pub.last) }
 
-// At returns the endpoint, the last if there are several, at the address with that number whose
-// first port has the number that the first of ports has. No two endpoints at one address share it,
-// because they would publish one ip:port for one Service port. If all have other ports, it returns
-// the first of them, and exact is false.
+// At returns the endpoint at the address with that number whose first port number equals that of
+// ports; exact is then true. Otherwise it returns the first endpoint there, or nil.
 func (pub *PublishedEndpoints) At(number int32, ports []Port) (e *Endpoint, exact bool) {
 	for i := pub.last[number]; i >= 0; i = pub.before[i] {
 		e = &pub.endpoints[i]

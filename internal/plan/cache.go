@@ -72,8 +72,10 @@ func (pc *Cache) Slices(c *Candidates, conditions []Conditions) endpointslice.Ch
 	return changes
 }
 
-// alone reports whether nobody else decides what the ExternalBackend may publish. What is published
-// beside it says something only of addresses that it does not publish yet.
+// alone reports whether nobody else decides what the ExternalBackend may publish. Younger siblings
+// don't matter: they win only over leaving endpoints, and candidates with these are not cached. The
+// other endpoints of siblings only lend their health to addresses that are published for the first
+// time.
 func alone(in *Input) bool {
 	claims := func(s Sibling) bool { return s.Older && len(s.Endpoints) > 0 }
 	return !slices.ContainsFunc(in.Siblings, claims) && !in.Published.HasHandover()

@@ -16,9 +16,9 @@ import (
 // conditions of theirs, so that kube-proxy sees no difference, whichever it reads.
 //
 // It also reports whether the others may go once these are written. They may if one of ours is
-// ready by its own verdict. They may, too, if some are shared and allVerdicts reports that no
-// verdict is missing, because then waiting changes nothing. Without others there is nothing to wait
-// for.
+// ready by our own plan. They may also go if we publish some of their addresses and every endpoint
+// of ours has a verdict (allVerdicts), because then waiting changes nothing. Without others there
+// is nothing to wait for.
 func HandOver(ours []Endpoint, conditions []Conditions, others []Endpoint, allVerdicts bool) ([]Conditions, bool) {
 	if len(others) == 0 {
 		return conditions, true

@@ -37,9 +37,9 @@ type Publication struct {
 	Verdicts []Verdict
 	// State is the one in PublishInput. It has the reasons for the verdicts.
 	State func(probe int) ProbeState
-	// Tier is for the next Publish.
+	// TierState is for the next Publish.
 	TierState TierState
-	// Tiers are the tiers that Tier was chosen from, sorted by number.
+	// Tiers are the tiers that TierState was chosen from, sorted by number.
 	Tiers []TierCount
 	// FailOpen reports whether every endpoint of an Active target is ready, because no tier qualifies
 	// and spec.failover.whenNoTierQualifies is AllEndpoints.
@@ -65,8 +65,8 @@ type PublishInput struct {
 	Published *endpointslice.PublishedEndpoints
 	// State returns what is known about an endpoint, by its index in Candidates.Probes.
 	State func(probe int) ProbeState
-	// Tier is that of the previous plan. It is nil at the start; then the active tier is read back
-	// from Published.
+	// TierState is that of the previous plan. It is nil at the start; then the active tier is read
+	// back from Published.
 	TierState *TierState
 	// PublishNotReady is publishNotReadyAddresses of the Service.
 	PublishNotReady bool

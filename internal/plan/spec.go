@@ -69,8 +69,8 @@ func targetName(t *v1alpha1.Target) string { return cmp.Or(t.Hostname, t.SRVName
 // tierOf returns the tier of an endpoint of t whose SRV record has that rank.
 func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.EffectiveTier()+int32(rank)) }
 
-// targetPort returns the port number that traffic for p goes to at t. The port of an SRV record,
-// unless it is 0, replaces that of the first of spec.ports.
+// targetPort returns the port number that traffic for p goes to at t. srvPort is the port of the
+// SRV record, 0 without one; it replaces that of the first of spec.ports.
 func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srvPort uint16) int32 {
 	if first && srvPort != 0 {
 		return int32(srvPort)

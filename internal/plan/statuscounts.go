@@ -53,6 +53,7 @@ var EndpointStates = []v1alpha1.TargetState{
 }
 
 // CountStates counts the published endpoints by state. Every endpoint is in one of EndpointStates.
+// Here Draining includes endpoints that are leaving; the target state of that name does not.
 func CountStates(c *Candidates, p *Publication) map[v1alpha1.TargetState]int {
 	counts := make(map[v1alpha1.TargetState]int, len(EndpointStates))
 	for i := range p.Conditions {

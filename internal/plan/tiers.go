@@ -23,9 +23,12 @@ type Failover struct {
 // count.
 type TierCount struct {
 	Number int32
-	// Endpoints is the number of endpoints. Verdicts of them have a verdict, and Healthy of these are
-	// healthy.
-	Endpoints, Verdicts, Healthy int
+	// Endpoints is the number of endpoints.
+	Endpoints int
+	// Verdicts is how many of them have a verdict.
+	Verdicts int
+	// Healthy is how many of them have the verdict Healthy.
+	Healthy int
 	// Pending reports whether a name of the tier still waits for its first answer.
 	Pending bool
 }
@@ -34,13 +37,13 @@ type TierCount struct {
 type TierState struct {
 	// Active is the active tier; nil if none qualifies.
 	Active *int32
-	// None reports whether all endpoints have a verdict and no tier qualifies. After a restart both
-	// Active and None may be set; then one of the two is true.
+	// None reports whether no tier is active because none qualifies. If both Active and None are set
+	// after a restart, the slices don't show which of the two applied.
 	None bool
 	// Presumed reports whether Active still waits for verdicts: it is the first tier that may qualify.
 	Presumed bool
-	// Provisional reports whether it is unknown yet whose some published endpoints are. The next
-	// choice then reads Active and None back again.
+	// Provisional reports whether some published endpoints have no known target yet, so that the next
+	// choice reads Active and None back again.
 	Provisional bool
 	// Since holds since when each tier that qualifies has done so without interruption. It is only in
 	// memory. A restart begins it again, which can only lengthen a delay.
@@ -63,17 +66,18 @@ func (f Failover) mayQualify(t TierCount) bool {
 func (t TierCount) isExpected() bool { return t.Endpoints > 0 || t.Pending }
 
 // ChooseTier returns the active tier among tiers, which are sorted by number, and when to choose
-// again; zero if time alone changes nothing.
+// again; zero if time alone changes nothing. The best tier is the first that qualifies. The tiers
+// ahead are those before it, or all tiers if none qualifies: they may still qualify once their
+// endpoints have verdicts. The first of these cases that applies decides:
 //
-//  1. A pinned tier is active.
-//  2. The best tier is the first that qualifies. A better one that has no verdicts yet may still
-//     qualify. Until that is known the active tier stays if it qualifies, or if it may qualify and
-//     no better tier has a healthy endpoint. Else the first tier that has endpoints, or waits for
-//     them, is active. If no tier was active, endpoints without a verdict change nothing.
-//  3. If no tier qualifies, none is active.
-//  4. If the active tier no longer qualifies, the best one takes over at once.
-//  5. If it does, a better tier takes over once it has qualified for FailbackDelay; never if
-//     failback is Manual.
+//  1. A tier is pinned. It is active.
+//  2. A tier ahead may still qualify, and the active tier qualifies. The active tier stays.
+//  3. A tier ahead may still qualify, and the active tier does not qualify, or there is none.
+//     awaitVerdicts decides.
+//  4. No tier qualifies. No tier is active.
+//  5. The active tier does not qualify, or there is none. The best tier takes over at once.
+//  6. The active tier qualifies. A better one takes over once it has qualified for FailbackDelay;
+//     never if failback is Manual.
 func ChooseTier(f Failover, tiers []TierCount, previous TierState, now time.Time) (TierState, time.Time) {
 	state := TierState{Since: f.qualifiedSince(tiers, previous, now)}
 	best := slices.IndexFunc(tiers, f.qualifies)
@@ -120,8 +124,9 @@ func (f Failover) qualifiedSince(tiers []TierCount, previous TierState, now time
 	return since
 }
 
-// awaitVerdicts is step 2 if the active tier does not qualify. better are the tiers before the best
-// one.
+// awaitVerdicts is case 3. The active tier stays if it may still qualify and no better tier has a
+// healthy endpoint. Otherwise None stays, unless the first tier that has endpoints or waits for
+// them may have been active. In all other cases that first tier is active.
 func (f Failover) awaitVerdicts(ahead []TierCount, previous TierState, state *TierState) {
 	first := ahead[slices.IndexFunc(ahead, TierCount.isExpected)].Number
 	switch {
@@ -148,7 +153,7 @@ func (f Failover) mayStay(tiers []TierCount, active int32) bool {
 	return false
 }
 
-// failback is step 5. It returns the tier that is active now, and when to choose again.
+// failback is case 6. It returns the tier that is active now, and when to choose again.
 func (f Failover) failback(active int32, since map[int32]time.Time, now time.Time) (int32, time.Time) {
 	if f.Manual {
 		return active, time.Time{}
@@ -168,10 +173,10 @@ func (f Failover) failback(active int32, since map[int32]time.Time, now time.Tim
 	return chosen, next
 }
 
-// PublishedTier reads back which tier was active: the tier of the endpoints that are serving. None
-// was if several tiers serve, or if unhealthy endpoints do (fail-open). If all healthy endpoints
-// are serving and in one tier, that tier was active, or none was. If no endpoint is serving, nobody
-// knows.
+// PublishedTier reads back which tier was active: the tier of the endpoints that are serving. No
+// tier was active if several tiers serve, or if an unhealthy endpoint serves (fail-open). If all
+// healthy endpoints are serving and in one tier, that tier was active, or none was. If no endpoint
+// is serving, nobody knows.
 func PublishedTier(published []Endpoint) TierState {
 	var state TierState
 	standby := false

@@ -18,9 +18,9 @@ import (
 // maxErrors is the number of errors that a message shows.
 const maxErrors = 3
 
-// Validate checks what the schema can't check within its budget. live is the Service that
-// spec.serviceRef names, or nil. The message names each field and what would be right. It is "" for
-// a valid spec.
+// Validate checks the spec: what the schema can't check, and again what a newer schema may have let
+// through. live is the Service that spec.serviceRef names, or nil. The message names each field and
+// what would be right. It is "" for a valid spec.
 func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList

@@ -257,3 +257,19 @@ func TestStatusShowsTypeOfReferencedService(t *testing.T) {
 		}
 	}
 }
+
+// TestReasonsWithoutDetailHavePhrases covers the reasons for which the prober gives no detail.
+// Users read a phrase and not the bare word.
+func TestReasonsWithoutDetailHavePhrases(t *testing.T) {
+	for reason, want := range map[string]string{
+		v1alpha1.TargetReasonConnectionRefused:  "connection refused",
+		v1alpha1.TargetReasonConnectionReset:    "connection reset",
+		v1alpha1.TargetReasonTimeout:            "no answer in time",
+		v1alpha1.TargetReasonUnreachable:        "network or host unreachable",
+		v1alpha1.TargetReasonUnexpectedResponse: "unexpected answer",
+	} {
+		if got := (&ProbeState{Verdict: Unhealthy, Reason: reason}).Cause(); got != want {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
+	}
+}

@@ -92,10 +92,11 @@ func (s *ProbeState) Cause() string { return cmp.Or(s.Detail, reasonPhrases[s.Re
 
 // reasonPhrases are the causes of failures without details.
 var reasonPhrases = map[string]string{
-	v1alpha1.TargetReasonConnectionRefused: "connection refused",
-	v1alpha1.TargetReasonConnectionReset:   "connection reset",
-	v1alpha1.TargetReasonTimeout:           "no answer in time",
-	v1alpha1.TargetReasonUnreachable:       "network or host unreachable",
+	v1alpha1.TargetReasonConnectionRefused:  "connection refused",
+	v1alpha1.TargetReasonConnectionReset:    "connection reset",
+	v1alpha1.TargetReasonTimeout:            "no answer in time",
+	v1alpha1.TargetReasonUnreachable:        "network or host unreachable",
+	v1alpha1.TargetReasonUnexpectedResponse: "unexpected answer",
 
 	v1alpha1.TargetReasonTLSUnknownAuthority: "the certificate is from an authority that is not trusted " +
 		"(healthCheck.tls.caCertificateRefs)",

@@ -7,11 +7,13 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// The shapes of what is published are those of package endpointslice.
 type (
-	Endpoint   = endpointslice.Endpoint
+	// Endpoint is the type of package endpointslice.
+	Endpoint = endpointslice.Endpoint
+	// Conditions is the type of package endpointslice.
 	Conditions = endpointslice.Conditions
-	Port       = endpointslice.Port
+	// Port is the type of package endpointslice.
+	Port = endpointslice.Port
 )
 
 // Cache is what one plan hands on to the next one of the same ExternalBackend. As long as nothing

@@ -70,8 +70,9 @@ func (l *life) run(cache *Cache, probes []Probe, existing []*discoveryv1.Endpoin
 		ServesPort: func(p *v1alpha1.Port) bool { return p.Name != l.lacking },
 		Answers:    l.answers,
 		Permit:     func(_ string, a netip.Addr, _ []Port) Refusal { return l.denied[a] }, Rules: l.rules,
-		Published: published, Siblings: []Sibling{{Older: true, Endpoints: l.older}}, FormerSiblings: []Sibling{{Endpoints: l.siblings}},
-		Probes: l.probes, NamedAddrs: l.named, Max: l.limit, Now: l.now,
+		Published: published, Siblings: []Sibling{{Older: true, Endpoints: l.older}},
+		FormerSiblings: []Sibling{{Endpoints: l.siblings}},
+		Probes:         l.probes, NamedAddrs: l.named, Max: l.limit, Now: l.now,
 	}, l.template)
 	l.reused = c.layout != nil
 	probes, _ = c.Probes(probes)

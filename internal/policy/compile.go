@@ -186,7 +186,7 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 		}
 	}
 	for j, name := range r.Hostnames {
-		if len(name) <= maxHostname && hostname.MatchString(name) {
+		if validHostname(name) {
 			c.hostnames[name] = append(c.hostnames[name], id)
 			c.targets.add(id)
 		} else {
@@ -199,6 +199,8 @@ func (c *compiler) rule(i int, r *v1alpha1.PolicyRule) {
 		}
 	}
 }
+
+func validHostname(name string) bool { return len(name) <= maxHostname && hostname.MatchString(name) }
 
 // parseCIDR reads a prefix. problem says why it can't be used; "" if it can.
 func parseCIDR(text string) (prefix netip.Prefix, problem string) {

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -92,7 +93,8 @@ func (r *Reconciler) readBackend(
 }
 
 // attachedToSlices returns b as it is acted on while no valid spec is known: with the Service that
-// its slices are behind. An invalid spec does not move them to another one.
+// its slices are behind. An invalid spec does not move them to another one, and does not change
+// their owner, which is the Service only where b manages it.
 func (r *Reconciler) attachedToSlices(
 	ctx context.Context, b *v1alpha1.ExternalBackend,
 ) (*v1alpha1.ExternalBackend, error) {
@@ -104,8 +106,13 @@ func (r *Reconciler) attachedToSlices(
 	if name == "" || name == plan.ServiceName(b) {
 		return b, nil
 	}
+
 	attached := *b
-	attached.Spec.Service, attached.Spec.ServiceRef = nil, &v1alpha1.ServiceReference{Name: name}
+	if owner := metav1.GetControllerOf(published[0]); owner != nil && owner.Kind == "Service" {
+		attached.Spec.Service, attached.Spec.ServiceRef = &v1alpha1.Service{Name: name}, nil
+	} else {
+		attached.Spec.Service, attached.Spec.ServiceRef = nil, &v1alpha1.ServiceReference{Name: name}
+	}
 	return &attached, nil
 }
 

@@ -14,11 +14,11 @@ import (
 
 // filterPublished separates the endpoints that policy allows from those that it refuses.
 func (r *reconciliation) filterPublished(
-	published []*discoveryv1.EndpointSlice, denied []endpointslice.Endpoint,
+	published []*discoveryv1.EndpointSlice, refused []endpointslice.Endpoint,
 ) plan.Filtered {
 	view := r.observed.view
 	return plan.FilterPublished(plan.FilterInput{
-		Backend: r.backend, Published: endpointslice.Published(published).Endpoints(), Withdrawn: denied,
+		Backend: r.backend, Published: endpointslice.Published(published).Endpoints(), Withdrawn: refused,
 		NamedAddrs: r.state.planning.named, Permit: permit(view), PermitUnnamed: permitUnnamed(view),
 	})
 }

@@ -28,8 +28,10 @@ const (
 	// two backends gets none with a probability of 2^-60.
 	enough = 60
 
-	timeout  = 3 * time.Second       // of a request
-	interval = 10 * time.Millisecond // between two requests of a load
+	// timeout bounds a request. A lost request is never answered, so a long timeout finds it as well,
+	// and a slow machine does not count as a loss.
+	timeout  = 15 * time.Second
+	interval = 20 * time.Millisecond // between two requests of a load
 )
 
 // setUp starts a manager, and a pair of machines that serve HTTP on port 8080.

@@ -40,7 +40,10 @@ type watched struct {
 // in a row, because the server may be about to start.
 func watch(t *testing.T, check probe.Check, port int) *watched {
 	t.Helper()
-	check.Period, check.Confirm, check.SuccessThreshold, check.FailureThreshold = 50*ms, 20*ms, 1, 2
+	check.Period, check.SuccessThreshold, check.FailureThreshold = 50*ms, 1, 2
+	if check.Confirm == 0 {
+		check.Confirm = 20 * ms
+	}
 	if check.Timeout == 0 {
 		check.Timeout = 20 * time.Second
 	}

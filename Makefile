@@ -5,8 +5,9 @@ PLATFORMS ?= linux/amd64 linux/arm64
 CONTAINER_TOOL ?= docker
 
 # TESTFLAGS go to `go test`, FUZZTIME to every fuzz target, RUN_ARGS to the manager under `make run`. BENCH selects
-# benchmarks.
+# benchmarks. RERUNS is how often a failed test of a cluster runs again.
 TESTFLAGS ?=
+RERUNS ?=
 FUZZTIME ?= 30s
 BENCH ?= .
 RUN_ARGS ?= --metrics-bind-address=0
@@ -53,7 +54,7 @@ each-module = failed=; for m in $(MODULES); do echo "--- $$m: $(1)"; (cd $$m && 
 .PHONY: help
 help: ## List all commands (the default)
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, CONTAINER_TOOL, TESTFLAGS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
+	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, CONTAINER_TOOL, TESTFLAGS, RERUNS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
 
 .PHONY: build
 build: ## Build bin/manager
@@ -122,14 +123,20 @@ vulncheck: ## Look for known vulnerabilities in every module (asks vuln.go.dev)
 
 RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
 
+# $(call cluster-tests,MODULE,FLAGS) runs the tests of a module that start clusters, one package at a time. With
+# RERUNS=2, a failed test runs again, twice at most, and bin/reruns-MODULE.txt names it. A data race is a failure at once.
+cluster-tests = rm -f bin/reruns-$(1).txt && cd $(1) && CGO_ENABLED=1 $(if $(RERUNS),$(TOOL) gotestsum --format=standard-quiet --packages=./... \
+	--rerun-fails=$(RERUNS) --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-max-failures=20 \
+	--rerun-fails-report=$(CURDIR)/bin/reruns-$(1).txt --,go test ./...) -race $(TESTFLAGS) -count=1 -p 1 $(2)
+
 .PHONY: test
 test: packages bin/devcluster ## Run all tests, under the race detector (root)
 	hack/debian-packages.sh gcc libc6-dev nginx redis-server
 	bin/devcluster build
 	$(MAKE) test-unit
 	cd tools && $(RACE) ./...
-	cd devcluster && $(RACE) -count=1 -p 1 -timeout 20m ./...
-	cd test && $(RACE) -count=1 -p 1 -timeout 45m ./...
+	$(call cluster-tests,devcluster,-timeout 20m)
+	$(call cluster-tests,test,-timeout 45m)
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster and no root

@@ -42,7 +42,7 @@ API_LINT := go tool -modfile=$(CURDIR)/tools/apilint/go.mod golangci-lint-kube-a
 
 GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
-GENERATED := api config/crd config/rbac
+GENERATED := api config/crd config/rbac docs/reference
 comma := ,
 
 # $(call each-module,COMMAND) runs COMMAND inside every Go module. It fails at the end if COMMAND failed in any of them.
@@ -90,6 +90,11 @@ manifests: ## Write the CRDs and the manager's ClusterRole
 	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd/bases
 	$(CONTROLLER_GEN) rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
 
+.PHONY: docs
+docs: ## Write the reference pages: API, flags, conditions and events
+	$(GO_BUILD) -o bin/manager ./cmd
+	go run ./hack/reference
+
 .PHONY: fmt
 fmt: ## Format the Go code
 	gofmt -w .
@@ -106,7 +111,7 @@ lint: ## Run the linters, the import rules among them, in every module, and chec
 	$(TOOL) actionlint -shellcheck= -pyflakes=
 
 .PHONY: verify
-verify: generate manifests ## Fail if generated files, formatting or go.mod files are not current
+verify: generate manifests docs ## Fail if generated files, formatting or go.mod files are not current
 	@status=$$(git status --porcelain --untracked-files=all -- $(GENERATED)); \
 	if [ -n "$$status" ]; then \
 		printf '%s\n' 'Generated files differ from what is committed:' "$$status" >&2; git --no-pager diff -- $(GENERATED); exit 1; \

@@ -56,30 +56,36 @@ func (f *flags) bind(set *flag.FlagSet) {
 	set.StringVar(&f.metricsCertPath, "metrics-cert-path", "",
 		"A directory with tls.crt and tls.key for metrics; empty: a self-signed certificate.")
 	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081",
-		"Where /healthz and /readyz are served; 0 turns them off.")
+		"Where /healthz and /readyz are served; 0 turns them off. Standby replicas are ready, too.")
 	set.BoolVar(&f.leaderElect, "leader-elect", false, "Let only one of several managers act at a time.")
 	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "",
-		"Where the lease lives; empty: the manager's own namespace, "+
+		"Where the lease "+leaseName+" lives; empty: the manager's own namespace, "+
 			"outside a cluster $POD_NAMESPACE, else external-backend-system.")
 	set.IntVar(&f.options.MaxEndpointsPerSlice, "max-endpoints-per-slice", 100,
-		"Endpoints in one EndpointSlice at most, 1 to 1000.")
+		"Endpoints in one EndpointSlice at most, 1 to 1000. "+
+			"A larger number means fewer slices, and larger writes to every node.")
 	set.IntVar(&f.options.MaxEndpointsPerBackend, "max-endpoints-per-backend", 10000,
-		"Endpoints of one ExternalBackend at most.")
-	set.IntVar(&f.options.MaxConcurrentProbes, "max-concurrent-probes", 4096, "Probes in flight at most.")
+		"Endpoints of one ExternalBackend at most. The others are left out and reported as Truncated.")
+	set.IntVar(&f.options.MaxConcurrentProbes, "max-concurrent-probes", 4096,
+		"Probes in flight at most; never more than half of the process's limit of open files. "+
+			"Kept connections and spare sockets use the rest, except 600 files (a quarter, where there are few), "+
+			"and are closed when files run short. Targets that don't answer get at most half of the probes in flight, "+
+			"which the namespaces that need it share equally.")
 	set.IntVar(&f.options.BlindThreshold, "blind-threshold", 90,
 		"Percent of the healthy endpoints that fall silent together "+
 			"where the manager takes its own network for broken, and none for unhealthy because of silence; 0: never.")
 	set.IntVar(&f.options.MaxAddressesPerName, "max-addresses-per-name", 1024,
-		"Addresses published for one DNS name at most.")
+		"Addresses published for one DNS name at most. The others are left out and reported as Truncated.")
 	set.DurationVar(&f.options.OrphanGrace, "orphan-grace", 10*time.Minute,
 		"How long EndpointSlices without owner, ExternalBackend and Service are kept for a restore to bring them back, "+
-			"counted from the later of their creation and the manager's start.")
+			"counted from the later of their creation and the manager's start. Those with a Service stay.")
 	set.StringVar(&f.protected, "protected-services", "",
 		"Services that no ExternalBackend may stand behind, as namespace/name,...; default/kubernetes always is one.")
 	set.StringVar(&f.options.ClusterDomain, "cluster-domain", "cluster.local",
 		"The DNS domain of this cluster, whose names can't be published as such.")
 	set.StringVar(&f.options.ResolvConf, "resolv-conf", "/etc/resolv.conf",
-		"Names the nameservers of ExternalBackends without spec.dns.nameservers.")
+		"The file with the nameservers of ExternalBackends without spec.dns.nameservers. "+
+			"It is read again when it changes; its search lists and options are ignored.")
 	set.StringVar(&f.clusterCIDRs, "cluster-cidrs", "",
 		"Pod, Service and node ranges of this cluster beside those discovered, as CIDR,...; "+
 			"targets in them need a policy that names them.")

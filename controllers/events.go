@@ -21,19 +21,39 @@ import (
 
 // Reasons of events that are not the reason of a condition.
 const (
+	// eventEndpointUnhealthy is a Warning: an endpoint became unhealthy. The text says why.
 	eventEndpointUnhealthy = "EndpointUnhealthy"
-	eventEndpointHealthy   = "EndpointHealthy"
-	eventEndpointFlapping  = "EndpointFlapping"
-	eventTierChanged       = "TierChanged"
-	eventFailOpen          = "FailOpen"
-	eventSelectorRemoved   = "SelectorRemoved"
-	eventHeadlessChanged   = "HeadlessChanged"
-	eventAdopted           = "Adopted"
-	eventForeignRemoved    = "ForeignEndpointsRemoved"
-	eventServiceRecreated  = "ServiceRecreated"
-	eventSummary           = "MoreEvents"
-	eventConditionChanged  = "ConditionChanged" // only in the log
+	// eventEndpointHealthy is a Normal event: an endpoint that was unhealthy is healthy again.
+	eventEndpointHealthy = "EndpointHealthy"
+	// eventEndpointFlapping is a Warning: an endpoint keeps recovering and failing, and its recovery
+	// is delayed.
+	eventEndpointFlapping = "EndpointFlapping"
+	// eventTierChanged is a Normal event, and a Warning where no endpoint is ready: another tier is
+	// active, or none is any more. The text says why: a pin, the health of the tier before, or a
+	// failback after failbackDelaySeconds.
+	eventTierChanged = "TierChanged"
+	// eventFailOpen is a Warning: no tier qualifies, and whenNoTierQualifies AllEndpoints made every
+	// endpoint of an Active target ready.
+	eventFailOpen = "FailOpen"
+	// eventSelectorRemoved is a Warning: somebody gave our Service a selector, and it was removed.
+	eventSelectorRemoved = "SelectorRemoved"
+	// eventHeadlessChanged is a Normal event: the Service passes between ClusterIP and Headless.
+	eventHeadlessChanged = "HeadlessChanged"
+	// eventAdopted is a Normal event: a Service that was there before was adopted.
+	eventAdopted = "Adopted"
+	// eventForeignRemoved is a Normal event: Endpoints or an EndpointSlice of somebody else no longer
+	// publish behind the Service.
+	eventForeignRemoved = "ForeignEndpointsRemoved"
+	// eventServiceRecreated is a Warning: our Service was deleted and has been created again. The
+	// text has its old and its new cluster IP.
+	eventServiceRecreated = "ServiceRecreated"
+	// eventSummary is a Normal event: it counts, by reason, the events that exceeded the limit of the
+	// last minute.
+	eventSummary = "MoreEvents"
 )
+
+// logConditionChanged is the reason of a line that only the log has.
+const logConditionChanged = "ConditionChanged"
 
 // pendingEvent is an event that has not been written yet.
 type pendingEvent struct {
@@ -119,7 +139,7 @@ func conditionLog(before, after []metav1.Condition) []pendingEvent {
 	for i := range after {
 		is, was := &after[i], meta.FindStatusCondition(before, after[i].Type)
 		if was == nil && is.Status == metav1.ConditionFalse || was != nil && !sameReason(was, is) {
-			out = append(out, normalEvent(eventConditionChanged, "Reconcile",
+			out = append(out, normalEvent(logConditionChanged, "Reconcile",
 				"%s is %s, %s: %s", is.Type, is.Status, is.Reason, is.Message))
 		}
 	}

@@ -13,9 +13,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The reasons of events about the prober itself.
+// The reasons of events about the prober itself. They are about the manager's Lease, or about its
+// namespace.
 const (
-	eventProbesBlind    = "ProbesBlind"
+	// eventProbesBlind is a Warning about the manager's Lease: nearly all endpoints fell silent, and
+	// the manager takes its own network for broken.
+	eventProbesBlind = "ProbesBlind"
+	// eventProbesSeeAgain is a Normal event about the manager's Lease: enough endpoints answer again.
 	eventProbesSeeAgain = "ProbesSeeAgain"
 )
 

@@ -1004,11 +1004,14 @@ type EndpointCounts struct {
 type TargetState string
 
 const (
-	// TargetStateHealthy: every probed endpoint of the target is healthy.
+	// TargetStateHealthy: every probed endpoint of the target is healthy. If it has a reason, some of
+	// its addresses are left out, or the last good answer of its name serves.
 	TargetStateHealthy TargetState = "Healthy"
-	// TargetStateUnhealthy: an endpoint of the target is unhealthy.
+	// TargetStateUnhealthy: an endpoint of the target is unhealthy. The reason says what the last
+	// probe saw.
 	TargetStateUnhealthy TargetState = "Unhealthy"
-	// TargetStateUnknown: there is no verdict yet.
+	// TargetStateUnknown: there is no verdict yet, or none of the target's addresses is published
+	// (TargetReasonDuplicateAddress, TargetReasonFamilyNotServed, TargetReasonTruncated).
 	TargetStateUnknown TargetState = "Unknown"
 	// TargetStateUnprobed: there is no healthCheck.
 	TargetStateUnprobed TargetState = "Unprobed"
@@ -1016,9 +1019,10 @@ const (
 	TargetStateDraining TargetState = "Draining"
 	// TargetStateDisabled: adminState is Disabled.
 	TargetStateDisabled TargetState = "Disabled"
-	// TargetStateDenied: policy refuses the target.
+	// TargetStateDenied: policy refuses the target, and it is not published.
 	TargetStateDenied TargetState = "Denied"
-	// TargetStateUnresolved: the target's name has no address.
+	// TargetStateUnresolved: the target's name has no address (TargetReasonNameNotFound,
+	// ReasonResolutionFailed, ReasonPending).
 	TargetStateUnresolved TargetState = "Unresolved"
 )
 

@@ -5,13 +5,10 @@ import (
 	"maps"
 	"math"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
@@ -155,104 +152,6 @@ func TestStatusHasNoEnums(t *testing.T) {
 	}
 }
 
-// defaults returns the value of each function of defaults.go for an absent field, in the form of
-// the field texts.
-func defaults() map[string]string {
-	second := func(d time.Duration) string { return fmt.Sprint(int(d.Seconds())) }
-	var (
-		service *Service
-		d       *DNS
-		f       *Failover
-		h       HealthCheck
-		tls     *TLS
-	)
-	backend := map[string]string{
-		"service.type":                          string(service.EffectiveType()),
-		"service.adoptionPolicy":                string(service.EffectiveAdoptionPolicy()),
-		"service.sessionAffinity":               string(service.EffectiveSessionAffinity()),
-		"service.sessionAffinityTimeoutSeconds": fmt.Sprint(service.EffectiveSessionAffinityTimeoutSeconds()),
-		"service.internalTrafficPolicy":         string(service.EffectiveInternalTrafficPolicy()),
-		"service.externalTrafficPolicy":         string(service.EffectiveExternalTrafficPolicy()),
-		"service.publishNotReadyAddresses":      fmt.Sprint(Service{}.PublishNotReadyAddresses),
-		"ports[].protocol":                      string((&Port{}).EffectiveProtocol()),
-		"targets[].tier":                        fmt.Sprint((&Target{}).EffectiveTier()),
-		"targets[].adminState":                  string((&Target{}).EffectiveAdminState()),
-		"deletionPolicy":                        string((&ExternalBackendSpec{}).EffectiveDeletionPolicy()),
-		"drainSeconds":                          second((&ExternalBackendSpec{}).EffectiveDrain()),
-		"dns.resolution":                        string(d.EffectiveResolution()),
-		"dns.transport":                         string(d.EffectiveTransport()),
-		"dns.nameservers":                       fmt.Sprint(d.EffectiveTransport().DefaultPort()),
-		"dns.minTTLSeconds":                     second(d.EffectiveMinTTL()),
-		"dns.maxTTLSeconds":                     second(d.EffectiveMaxTTL()),
-		"dns.staleSeconds":                      second(d.EffectiveStale()),
-		"dns.removalDelaySeconds":               second(d.EffectiveRemovalDelay()),
-		"healthCheck.mode":                      string(h.EffectiveMode()),
-		"healthCheck.periodSeconds":             second(h.EffectivePeriod()),
-		"healthCheck.timeoutSeconds":            second(h.EffectiveTimeout()),
-		"healthCheck.successThreshold":          fmt.Sprint(h.EffectiveSuccessThreshold()),
-		"healthCheck.failureThreshold":          fmt.Sprint(h.EffectiveFailureThreshold()),
-		"healthCheck.confirmPeriodMilliseconds": fmt.Sprint(h.EffectiveConfirmPeriod().Milliseconds()),
-		"healthCheck.initialState":              string(h.EffectiveInitialState()),
-		"healthCheck.httpGet.path":              (&HTTPGet{}).EffectivePath(),
-		"healthCheck.httpGet.scheme":            string((&HTTPGet{}).EffectiveScheme()),
-		"healthCheck.httpGet.expectedStatuses":  strings.Join((&HTTPGet{}).EffectiveExpectedStatuses(), " "),
-		"healthCheck.tcpSocket.transport":       string((&TCPSocket{}).EffectiveTransport()),
-		"healthCheck.grpc.transport":            string((&GRPC{}).EffectiveTransport()),
-		"healthCheck.tls.verification":          string(tls.EffectiveVerification()),
-		"failover.minHealthyPercent":            fmt.Sprint(f.EffectiveMinHealthyPercent()),
-		"failover.whenNoTierQualifies":          string(f.EffectiveWhenNoTierQualifies()),
-		"failover.failbackDelaySeconds":         second(f.EffectiveFailbackDelay()),
-		"failover.failback":                     string(f.EffectiveFailback()),
-	}
-	out := map[string]string{
-		"externalbackendpolicies spec.mode":                     string((&ExternalBackendPolicySpec{}).EffectiveMode()),
-		"externalbackendpolicies spec.allow[].ports[].protocol": string((&PolicyPort{}).EffectiveProtocol()),
-	}
-	for _, tls := range []string{"healthCheck.tls", "dns.tls"} {
-		backend[tls+".caCertificateRefs[].kind"] = string((&CACertificateReference{}).EffectiveKind())
-		backend[tls+".caCertificateRefs[].key"] = (&CACertificateReference{}).EffectiveKey()
-		backend[tls+".caCertificateRefs[].group"] = corev1.GroupName
-	}
-	for path, value := range backend {
-		out["externalbackends spec."+path] = value
-	}
-	return out
-}
-
-// described lists the fields whose default is not a fixed value: it is that of another field, or is
-// observed.
-var described = []string{
-	"externalbackends spec.service.name", "externalbackends spec.healthCheck.httpGet.httpHeaders",
-}
-
-// The text of a field names the default that its function returns, and no text names a default that
-// is not listed here.
-func TestFieldTextsNameTheDefaults(t *testing.T) {
-	want := defaults()
-	for kind, s := range crds(t) {
-		walk(s, "", true, func(path string, s *apiextensionsv1.JSONSchemaProps, _ bool) {
-			name := kind + " " + path
-			value, ok := want[name]
-			if !ok {
-				if strings.HasPrefix(path, "spec.") && regexp.MustCompile(`\bdefaults?\b`).MatchString(s.Description) &&
-					!strings.Contains(s.Description, "every default") && !slices.Contains(described, name) {
-					t.Errorf("%s speaks of a default that this test does not know: %s", name, s.Description)
-				}
-				return
-			}
-			delete(want, name)
-			quoted := `"?` + regexp.QuoteMeta(value) + `"?`
-			text := strings.Join(strings.Fields(s.Description), " ")
-			if !regexp.MustCompile(quoted + ` (by |\((the )?)default|default \[?` + quoted + `(\W|$)`).MatchString(text) {
-				t.Errorf("%s does not say that %q is the default: %s", name, value, text)
-			}
-		})
-	}
-	for name := range want {
-		t.Errorf("there is no %s", name)
-	}
-}
-
 // The API server refuses a CRD whose rules may cost too much. Ours cost at most a fifth of that,
 // because rules will be added, and the API server's estimates may change.
 func TestRulesCostAFifthOfTheLimit(t *testing.T) {
@@ -335,30 +234,3 @@ func (c *costs) add(s *schema.Structural, declared *apiservercel.DeclType, path 
 }
 
 func hasRules(s *schema.Structural) bool { return len(s.XValidations) > 0 }
-
-// The guide's table of defaults has each field with the value that its function returns.
-func TestGuideListsTheDefaults(t *testing.T) {
-	text, err := os.ReadFile("../../docs/guide.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(text), "\n## Defaults\n")
-	if !found {
-		t.Fatal("the guide has no section Defaults")
-	}
-	table, _, _ = strings.Cut(table, "\n## ")
-	want := map[string]string{}
-	for name, value := range defaults() {
-		name = strings.Replace(name, "externalbackends ", "", 1)
-		want[strings.Replace(name, "externalbackendpolicies ", "policy ", 1)] = value
-	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]*)` \\|$").FindAllStringSubmatch(table, -1) {
-		if value, ok := want[row[1]]; !ok || value != strings.Trim(row[2], `"`) {
-			t.Errorf("the guide says %s: %s; the functions %q", row[1], row[2], value)
-		}
-		delete(want, row[1])
-	}
-	for name, value := range want {
-		t.Errorf("the guide lacks | `%s` | `%s` |", name, value)
-	}
-}

@@ -153,7 +153,7 @@ func TestStatusOfFilteredEndpoints(t *testing.T) {
 			b.Spec.HealthCheck = &v1alpha1.HealthCheck{}
 			previous := v1alpha1.ExternalBackendStatus{Targets: tt.before}
 			w := statusWriter{StatusInput: StatusInput{Backend: b, Now: testNow}, out: &previous}
-			w.set(v1alpha1.ConditionPermitted, "False", v1alpha1.ReasonTargetDenied, "as it was")
+			w.set(v1alpha1.ConditionPermitted, isFalse(v1alpha1.ReasonTargetDenied, "as it was"))
 			s := Status(StatusInput{
 				Backend: b, Previous: previous, Invalid: "spec.targets: wrong", Filtered: &tt.filtered, Now: testNow,
 			}).Status

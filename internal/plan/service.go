@@ -53,7 +53,7 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, adopterGone bool
 	s := live.DeepCopy()
 	setService(b, s, out.Adopted || Adopted(b, live))
 	if changesHeadless(b, live) {
-		makeAlias(s, UnresolvableName)
+		makeAlias(&s.Spec, UnresolvableName)
 		out.HeadlessChanged = true
 	}
 	if !equality.Semantic.DeepEqual(live, s) {
@@ -90,10 +90,8 @@ func ServesPort(s *corev1.Service, p *v1alpha1.Port) bool { return livePort(s, p
 // GainsPorts reports whether next has ports, by name and protocol, that live lacks, and both have
 // endpoints.
 func GainsPorts(live, next *corev1.Service) bool {
-	if live.Spec.Type == corev1.ServiceTypeExternalName || next.Spec.Type == corev1.ServiceTypeExternalName {
-		return false
-	}
-	return lacksPort(live, next)
+	return live.Spec.Type != corev1.ServiceTypeExternalName && next.Spec.Type != corev1.ServiceTypeExternalName &&
+		lacksPort(live, next)
 }
 
 // changesHeadless reports whether the Service gets a virtual IP, or loses it. The API server
@@ -107,46 +105,46 @@ func changesHeadless(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 // setService sets everything that the spec says about the Service. If the spec says nothing, it
 // sets the default of the API server where an earlier value would be wrong.
 func setService(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
-	spec := service(b)
+	want, out := service(b), &s.Spec
 	setMetadata(b, s, adopted)
-	s.Spec.Selector = nil
-	if ServiceType(b) == v1alpha1.ServiceTypeExternalName {
-		makeAlias(s, b.Spec.Targets[0].Hostname)
-		s.Spec.Ports = servicePorts(b, s)
+	out.Selector = nil
+	serviceType := ServiceType(b)
+	if serviceType == v1alpha1.ServiceTypeExternalName {
+		makeAlias(out, b.Spec.Targets[0].Hostname)
+		out.Ports = servicePorts(b, s)
 		return
 	}
 
-	s.Spec.ExternalName = ""
-	s.Spec.Type = corev1.ServiceType(ServiceType(b))
-	if ServiceType(b) == v1alpha1.ServiceTypeHeadless {
-		s.Spec.Type = corev1.ServiceTypeClusterIP
-		s.Spec.ClusterIP = corev1.ClusterIPNone
-		s.Spec.ClusterIPs = []string{corev1.ClusterIPNone}
+	out.ExternalName = ""
+	out.Type = corev1.ServiceType(serviceType)
+	if serviceType == v1alpha1.ServiceTypeHeadless {
+		out.Type = corev1.ServiceTypeClusterIP
+		out.ClusterIP = corev1.ClusterIPNone
+		out.ClusterIPs = []string{corev1.ClusterIPNone}
 	}
-	s.Spec.Ports = servicePorts(b, s)
+	out.Ports = servicePorts(b, s)
 
-	if spec.IPFamilyPolicy != nil {
-		s.Spec.IPFamilyPolicy = new(*spec.IPFamilyPolicy)
+	if want.IPFamilyPolicy != nil {
+		out.IPFamilyPolicy = new(*want.IPFamilyPolicy)
 	}
-	if !extendsFamilies(s, spec.IPFamilies) {
-		s.Spec.IPFamilies = slices.Clone(spec.IPFamilies)
+	if !extendsFamilies(out, want.IPFamilies) {
+		out.IPFamilies = slices.Clone(want.IPFamilies)
 	}
-	setAffinity(spec, s)
-	s.Spec.InternalTrafficPolicy = new(spec.EffectiveInternalTrafficPolicy())
-	s.Spec.TrafficDistribution = spec.TrafficDistribution
-	s.Spec.PublishNotReadyAddresses = spec.PublishNotReadyAddresses
-	setExternalAccess(spec, s, adopted)
+	setAffinity(want, out)
+	out.InternalTrafficPolicy = new(want.EffectiveInternalTrafficPolicy())
+	out.TrafficDistribution = want.TrafficDistribution
+	out.PublishNotReadyAddresses = want.PublishNotReadyAddresses
+	setExternalAccess(want, out, adopted)
 }
 
 // extendsFamilies reports whether the API server completed families to those of s: the spec of a
 // dual-stack Service may have only the primary family.
-func extendsFamilies(s *corev1.Service, families []corev1.IPFamily) bool {
+func extendsFamilies(s *corev1.ServiceSpec, families []corev1.IPFamily) bool {
 	if len(families) == 0 {
 		return true
 	}
-	dualStack := s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack
-	return dualStack && len(s.Spec.IPFamilies) > len(families) &&
-		slices.Equal(s.Spec.IPFamilies[:len(families)], families)
+	dualStack := s.IPFamilyPolicy != nil && *s.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack
+	return dualStack && len(s.IPFamilies) > len(families) && slices.Equal(s.IPFamilies[:len(families)], families)
 }
 
 // setMetadata sets the owner, the labels and annotations of spec.service, and our own. It removes
@@ -201,18 +199,18 @@ func merge(live, want map[string]string, before []string) map[string]string {
 }
 
 // makeAlias turns s into an alias of name. It clears the fields that an alias can't have.
-func makeAlias(s *corev1.Service, name string) {
-	s.Spec.Type = corev1.ServiceTypeExternalName
-	s.Spec.ExternalName = name
-	s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
-	s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil
-	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
-	s.Spec.InternalTrafficPolicy, s.Spec.ExternalTrafficPolicy, s.Spec.TrafficDistribution = nil, "", nil
-	s.Spec.AllocateLoadBalancerNodePorts, s.Spec.HealthCheckNodePort = nil, 0
-	s.Spec.LoadBalancerClass, s.Spec.LoadBalancerSourceRanges = nil, nil
-	s.Spec.PublishNotReadyAddresses = false
-	for i := range s.Spec.Ports {
-		s.Spec.Ports[i].NodePort = 0
+func makeAlias(s *corev1.ServiceSpec, name string) {
+	s.Type = corev1.ServiceTypeExternalName
+	s.ExternalName = name
+	s.ClusterIP, s.ClusterIPs = "", nil
+	s.IPFamilies, s.IPFamilyPolicy = nil, nil
+	s.SessionAffinity, s.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
+	s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.TrafficDistribution = nil, "", nil
+	s.AllocateLoadBalancerNodePorts, s.HealthCheckNodePort = nil, 0
+	s.LoadBalancerClass, s.LoadBalancerSourceRanges = nil, nil
+	s.PublishNotReadyAddresses = false
+	for i := range s.Ports {
+		s.Ports[i].NodePort = 0
 	}
 }
 
@@ -222,53 +220,49 @@ func servicePorts(b *v1alpha1.ExternalBackend, live *corev1.Service) []corev1.Se
 	for i := range b.Spec.Ports {
 		p := &b.Spec.Ports[i]
 		ports[i] = corev1.ServicePort{
-			Name:        p.Name,
-			Port:        p.Port,
-			Protocol:    p.EffectiveProtocol(),
-			TargetPort:  intstr.FromInt32(p.Port),
-			AppProtocol: p.AppProtocol,
-			NodePort:    p.NodePort,
+			Name: p.Name, Port: p.Port, Protocol: p.EffectiveProtocol(), TargetPort: intstr.FromInt32(p.Port),
+			AppProtocol: p.AppProtocol, NodePort: p.NodePort,
 		}
-		if l := livePort(live, p); l != nil && p.NodePort == 0 && hasNodePorts(live) {
+		if l := livePort(live, p); l != nil && p.NodePort == 0 && hasNodePorts(&live.Spec) {
 			ports[i].NodePort = l.NodePort
 		}
 	}
 	return ports
 }
 
-func hasNodePorts(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+func hasNodePorts(s *corev1.ServiceSpec) bool {
+	return s.Type == corev1.ServiceTypeNodePort || s.Type == corev1.ServiceTypeLoadBalancer
 }
 
-func setAffinity(spec *v1alpha1.Service, s *corev1.Service) {
-	s.Spec.SessionAffinity = spec.EffectiveSessionAffinity()
-	s.Spec.SessionAffinityConfig = nil
-	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+func setAffinity(spec *v1alpha1.Service, s *corev1.ServiceSpec) {
+	s.SessionAffinity = spec.EffectiveSessionAffinity()
+	s.SessionAffinityConfig = nil
+	if s.SessionAffinity == corev1.ServiceAffinityClientIP {
 		timeout := spec.EffectiveSessionAffinityTimeoutSeconds()
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{
 			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout},
 		}
 	}
 }
 
 // setExternalAccess sets the fields of Services that are reached from outside the cluster.
-func setExternalAccess(spec *v1alpha1.Service, s *corev1.Service, adopted bool) {
-	s.Spec.ExternalTrafficPolicy = ""
+func setExternalAccess(spec *v1alpha1.Service, s *corev1.ServiceSpec, adopted bool) {
+	s.ExternalTrafficPolicy = ""
 	if hasNodePorts(s) {
-		s.Spec.ExternalTrafficPolicy = spec.EffectiveExternalTrafficPolicy()
+		s.ExternalTrafficPolicy = spec.EffectiveExternalTrafficPolicy()
 	}
-	if s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
-		s.Spec.HealthCheckNodePort = 0
+	if s.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		s.HealthCheckNodePort = 0
 	}
-	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass, s.Spec.LoadBalancerSourceRanges = nil, nil, nil
+	if s.Type != corev1.ServiceTypeLoadBalancer {
+		s.AllocateLoadBalancerNodePorts, s.LoadBalancerClass, s.LoadBalancerSourceRanges = nil, nil, nil
 		return
 	}
 	// A spec without source ranges does not open an adopted Service to the world.
 	if !adopted || len(spec.LoadBalancerSourceRanges) > 0 {
-		s.Spec.LoadBalancerSourceRanges = slices.Clone(spec.LoadBalancerSourceRanges)
+		s.LoadBalancerSourceRanges = slices.Clone(spec.LoadBalancerSourceRanges)
 	}
 	if spec.LoadBalancerClass != nil {
-		s.Spec.LoadBalancerClass = new(*spec.LoadBalancerClass)
+		s.LoadBalancerClass = new(*spec.LoadBalancerClass)
 	}
 }

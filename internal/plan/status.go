@@ -88,18 +88,20 @@ func Status(in StatusInput) StatusReport {
 	if in.Candidates != nil {
 		w.setCounts()
 		w.setTargets()
-		w.setPermitted()
-		w.setNamesResolved()
-		w.setHealthy()
+		w.set(v1alpha1.ConditionPermitted, w.permitted())
+		w.set(v1alpha1.ConditionNamesResolved, w.namesResolved())
+		w.set(v1alpha1.ConditionHealthy, w.healthy())
 	}
 	if in.Filtered != nil {
 		w.setFiltered()
 	}
-	w.setAccepted()
-	w.setResolvedRefs()
-	w.setProgrammed()
-	w.setUnknown()
-	w.setReady() // depends on the others
+	w.set(v1alpha1.ConditionAccepted, w.accepted())
+	w.set(v1alpha1.ConditionResolvedRefs, w.resolvedRefs())
+	w.set(v1alpha1.ConditionProgrammed, w.programmed())
+	for _, condition := range conditionOrder[1 : len(conditionOrder)-1] { // Ready and Stalled depend on them
+		w.set(condition, w.previousOr(condition, "Not known yet."))
+	}
+	w.set(v1alpha1.ConditionReady, w.ready())
 	next := w.setStalled()
 
 	slices.SortFunc(s.Conditions, func(a, b metav1.Condition) int {
@@ -125,13 +127,17 @@ type statusWriter struct {
 	sharedReason string
 }
 
-func (w *statusWriter) set(condition string, status metav1.ConditionStatus, reason, message string) {
-	meta.SetStatusCondition(&w.out.Conditions, metav1.Condition{
-		Type:               condition,
-		Status:             status,
-		Reason:             reason,
-		Message:            bounded(message, maxMessage),
-		ObservedGeneration: w.Backend.Generation,
-		LastTransitionTime: metav1.NewTime(w.Now),
-	})
+// condition returns the condition of that type as it is now, or nil.
+func (w *statusWriter) condition(name string) *metav1.Condition {
+	return meta.FindStatusCondition(w.out.Conditions, name)
+}
+
+// set sets a condition, unless c is zero.
+func (w *statusWriter) set(condition string, c metav1.Condition) {
+	if c.Status == "" {
+		return
+	}
+	c.Type, c.Message = condition, bounded(c.Message, maxMessage)
+	c.ObservedGeneration, c.LastTransitionTime = w.Backend.Generation, metav1.NewTime(w.Now)
+	meta.SetStatusCondition(&w.out.Conditions, c)
 }

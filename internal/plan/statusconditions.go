@@ -12,26 +12,39 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-func (w *statusWriter) setAccepted() {
+// The methods below assess one condition each. They return the zero Condition if the previous one
+// holds.
+
+func isTrue(reason, message string) metav1.Condition {
+	return metav1.Condition{Status: metav1.ConditionTrue, Reason: reason, Message: message}
+}
+
+func isFalse(reason, message string) metav1.Condition {
+	return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+func isUnknown(reason, message string) metav1.Condition {
+	return metav1.Condition{Status: metav1.ConditionUnknown, Reason: reason, Message: message}
+}
+
+func (w *statusWriter) accepted() metav1.Condition {
 	if w.Invalid != "" {
-		w.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, w.Invalid)
-		return
+		return isFalse(v1alpha1.ReasonInvalidSpec, w.Invalid)
 	}
-	w.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The spec can be acted on.")
+	return isTrue(v1alpha1.ReasonAccepted, "The spec can be acted on.")
 }
 
-func (w *statusWriter) setResolvedRefs() {
+func (w *statusWriter) resolvedRefs() metav1.Condition {
 	switch {
-	case w.References == nil: // the previous condition holds
+	case w.References == nil:
+		return metav1.Condition{}
 	case w.References.Reason != "":
-		w.set(v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, w.References.Reason, w.References.Message)
-	default:
-		w.set(v1alpha1.ConditionResolvedRefs, metav1.ConditionTrue, v1alpha1.ReasonResolvedRefs,
-			"Every Secret and ConfigMap that the spec names can be used.")
+		return isFalse(w.References.Reason, w.References.Message)
 	}
+	return isTrue(v1alpha1.ReasonResolvedRefs, "Every Secret and ConfigMap that the spec names can be used.")
 }
 
-func (w *statusWriter) setPermitted() {
+func (w *statusWriter) permitted() metav1.Condition {
 	denied := w.listTargets(func(n *TargetNotes) string { return n.Denied })
 	audited := w.listTargets(func(n *TargetNotes) string { return n.Audited })
 	refused := joinSentences(
@@ -45,15 +58,14 @@ func (w *statusWriter) setPermitted() {
 
 	switch {
 	case refused != "":
-		w.set(v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied, refused)
+		return isFalse(v1alpha1.ReasonTargetDenied, refused)
 	case wouldRefuse != "":
-		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonWouldDeny, wouldRefuse)
-	default:
-		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonPermitted, "No target is refused.")
+		return isTrue(v1alpha1.ReasonWouldDeny, wouldRefuse)
 	}
+	return isTrue(v1alpha1.ReasonPermitted, "No target is refused.")
 }
 
-func (w *statusWriter) setNamesResolved() {
+func (w *statusWriter) namesResolved() metav1.Condition {
 	targetsWith := func(status AnswerStatus) string {
 		return w.listTargets(func(n *TargetNotes) string {
 			if n.Answer.Status != status {
@@ -63,23 +75,24 @@ func (w *statusWriter) setNamesResolved() {
 		})
 	}
 
-	const condition = v1alpha1.ConditionNamesResolved
 	if failed := targetsWith(AnswerFailed); failed != "" {
-		w.set(condition, metav1.ConditionFalse, v1alpha1.ReasonResolutionFailed, "Not resolved: "+failed+".")
-	} else if stale := targetsWith(AnswerStale); stale != "" {
-		w.set(condition, metav1.ConditionFalse, v1alpha1.ReasonServingStale, "The last good answer serves: "+stale+".")
-	} else if pending := targetsWith(AnswerPending); pending != "" {
-		before := meta.FindStatusCondition(w.out.Conditions, condition)
-		if before != nil && before.ObservedGeneration == w.Backend.Generation {
-			return // after a restart the previous condition holds until there is an answer
-		}
-		w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Being resolved: "+pending+".")
-	} else {
-		w.set(condition, metav1.ConditionTrue, v1alpha1.ReasonNamesResolved, "Every name has a current answer.")
+		return isFalse(v1alpha1.ReasonResolutionFailed, "Not resolved: "+failed+".")
 	}
+	if stale := targetsWith(AnswerStale); stale != "" {
+		return isFalse(v1alpha1.ReasonServingStale, "The last good answer serves: "+stale+".")
+	}
+	pending := targetsWith(AnswerPending)
+	if pending == "" {
+		return isTrue(v1alpha1.ReasonNamesResolved, "Every name has a current answer.")
+	}
+	before := w.condition(v1alpha1.ConditionNamesResolved)
+	if before != nil && before.ObservedGeneration == w.Backend.Generation {
+		return metav1.Condition{} // after a restart the previous condition holds until there is an answer
+	}
+	return isUnknown(v1alpha1.ReasonPending, "Being resolved: "+pending+".")
 }
 
-func (w *statusWriter) setHealthy() {
+func (w *statusWriter) healthy() metav1.Condition {
 	p := w.probed
 	summary := fmt.Sprintf("%d of %d probed endpoints are healthy.", p.healthy, p.total)
 	if observes(w.Backend) {
@@ -92,83 +105,67 @@ func (w *statusWriter) setHealthy() {
 
 	switch {
 	case w.Backend.Spec.HealthCheck == nil:
-		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonNotProbed, "The spec has no healthCheck.")
+		return isTrue(v1alpha1.ReasonNotProbed, "The spec has no healthCheck.")
 	case !Resolves(w.Backend):
-		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonNotProbed,
-			"The Service leads to a name, which is not probed.")
+		return isTrue(v1alpha1.ReasonNotProbed, "The Service leads to a name, which is not probed.")
 	case p.total == 0:
-		w.set(v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonNoEndpoints,
-			"There is no endpoint to probe.")
+		return isUnknown(v1alpha1.ReasonNoEndpoints, "There is no endpoint to probe.")
 	case p.healthy == p.total:
-		w.set(v1alpha1.ConditionHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy, summary)
+		return isTrue(v1alpha1.ReasonHealthy, summary)
 	case p.unhealthy == p.total:
-		w.set(v1alpha1.ConditionHealthy, metav1.ConditionFalse, v1alpha1.ReasonAllUnhealthy, summary)
+		return isFalse(v1alpha1.ReasonAllUnhealthy, summary)
 	case p.unhealthy > 0:
-		w.set(v1alpha1.ConditionHealthy, metav1.ConditionFalse, v1alpha1.ReasonSomeUnhealthy, summary)
-	default:
-		w.set(v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonPending, summary)
+		return isFalse(v1alpha1.ReasonSomeUnhealthy, summary)
 	}
+	return isUnknown(v1alpha1.ReasonPending, summary)
 }
 
-func (w *statusWriter) setProgrammed() {
+func (w *statusWriter) programmed() metav1.Condition {
 	switch w.Programmed {
 	case "": // the spec was not acted on
-		if meta.FindStatusCondition(w.out.Conditions, v1alpha1.ConditionProgrammed) == nil {
-			w.set(v1alpha1.ConditionProgrammed, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Nothing has been written yet.")
-		}
+		return w.previousOr(v1alpha1.ConditionProgrammed, "Nothing has been written yet.")
 	case v1alpha1.ReasonProgrammed:
-		w.set(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, v1alpha1.ReasonProgrammed,
+		return isTrue(v1alpha1.ReasonProgrammed,
 			joinSentences("Service and EndpointSlices are as planned.", w.ProgrammedMessage))
-	default:
-		w.set(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, w.Programmed, w.ProgrammedMessage)
 	}
+	return isFalse(w.Programmed, w.ProgrammedMessage)
 }
 
-// setUnknown sets the conditions that have never been set.
-func (w *statusWriter) setUnknown() {
-	for _, condition := range []string{
-		v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionPermitted, v1alpha1.ConditionNamesResolved,
-		v1alpha1.ConditionHealthy,
-	} {
-		if meta.FindStatusCondition(w.out.Conditions, condition) == nil {
-			w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Not known yet.")
-		}
+// previousOr lets the previous condition hold. If there is none, it is unknown.
+func (w *statusWriter) previousOr(condition, message string) metav1.Condition {
+	if w.condition(condition) != nil {
+		return metav1.Condition{}
 	}
+	return isUnknown(v1alpha1.ReasonPending, message)
 }
 
-// setReady sums the other conditions up.
-func (w *statusWriter) setReady() {
+// ready sums the other conditions up.
+func (w *statusWriter) ready() metav1.Condition {
 	for _, condition := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionProgrammed} {
-		c := meta.FindStatusCondition(w.out.Conditions, condition)
-		if c.Status != metav1.ConditionTrue {
-			w.set(v1alpha1.ConditionReady, c.Status, c.Reason, c.Message)
-			return
+		if c := w.condition(condition); c.Status != metav1.ConditionTrue {
+			return *c
 		}
 	}
 
 	switch {
 	case w.out.ServiceType == v1alpha1.ServiceTypeExternalName:
-		w.setReadyOfAlias()
+		return w.readyOfAlias()
 	case w.out.Endpoints == nil || w.out.Endpoints.Ready == 0:
-		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, cmp.Or(w.sharedReason, v1alpha1.ReasonNoReadyEndpoints),
+		return isFalse(cmp.Or(w.sharedReason, v1alpha1.ReasonNoReadyEndpoints),
 			joinSentences(w.describeTraffic(), w.notReadyTargets()))
-	default:
-		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, w.describeTraffic())
 	}
+	return isTrue(v1alpha1.ReasonReady, w.describeTraffic())
 }
 
-// setReadyOfAlias sets Ready for a Service of type ExternalName.
-func (w *statusWriter) setReadyOfAlias() {
+// readyOfAlias assesses Ready for a Service of type ExternalName.
+func (w *statusWriter) readyOfAlias() metav1.Condition {
 	switch {
 	case w.Candidates != nil && w.Candidates.Notes[0].Denied != "":
-		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied,
-			"Policy refuses the target: the Service leads nowhere.")
+		return isFalse(v1alpha1.ReasonTargetDenied, "Policy refuses the target: the Service leads nowhere.")
 	case w.Backend.Spec.Targets[0].AdminState == v1alpha1.AdminStateDisabled:
-		w.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoReadyEndpoints,
-			"The target is Disabled: the Service leads nowhere.")
-	default:
-		w.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "The Service is an alias of the target.")
+		return isFalse(v1alpha1.ReasonNoReadyEndpoints, "The target is Disabled: the Service leads nowhere.")
 	}
+	return isTrue(v1alpha1.ReasonReady, "The Service is an alias of the target.")
 }
 
 // stallDelay is how long a problem counts as in progress (kstatus) if another object may solve it.
@@ -187,13 +184,13 @@ func (w *statusWriter) setStalled() time.Time {
 	for _, t := range []string{
 		v1alpha1.ConditionAccepted, v1alpha1.ConditionProgrammed, v1alpha1.ConditionResolvedRefs,
 	} {
-		c := meta.FindStatusCondition(w.out.Conditions, t)
+		c := w.condition(t)
 		due, stalls := stallTime(c, w.Now)
 		if !stalls {
 			continue
 		}
 		if !due.After(w.Now) {
-			w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, c.Reason, c.Message)
+			w.set(v1alpha1.ConditionStalled, isTrue(c.Reason, c.Message))
 			return time.Time{}
 		}
 		if next.IsZero() || due.Before(next) {

@@ -25,10 +25,10 @@ func (w *statusWriter) setFiltered() {
 	w.setFilteredTargets()
 	isDenied := func(t v1alpha1.TargetStatus) bool { return t.State == v1alpha1.TargetStateDenied }
 	if refused := w.Filtered.refusedTargets(); refused != "" {
-		w.set(v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied,
-			sentence("Refused by policy: %s.", refused))
+		w.set(v1alpha1.ConditionPermitted,
+			isFalse(v1alpha1.ReasonTargetDenied, sentence("Refused by policy: %s.", refused)))
 	} else if !slices.ContainsFunc(w.out.Targets, isDenied) { // otherwise the previous condition still holds
-		w.set(v1alpha1.ConditionPermitted, metav1.ConditionTrue, v1alpha1.ReasonPermitted, "No target is refused.")
+		w.set(v1alpha1.ConditionPermitted, isTrue(v1alpha1.ReasonPermitted, "No target is refused."))
 	}
 }
 

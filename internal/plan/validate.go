@@ -18,25 +18,17 @@ import (
 // maxErrors is the number of errors that a message shows.
 const maxErrors = 3
 
+var specPath = field.NewPath("spec")
+
 // Validate checks the spec: what the schema can't check, and again what a newer schema may have let
 // through. live is the Service that spec.serviceRef names, or nil. The message names each field and
 // what would be right. It is "" for a valid spec.
 func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
-	spec := field.NewPath("spec")
-	var errs field.ErrorList
-	errs = append(errs, validateSchema(b, spec)...)
-	errs = append(errs, validateMetadata(b.Spec.Service, spec.Child("service"))...)
-	if !hasKnownPolicy(b) {
-		errs = append(errs, field.NotSupported(spec.Child("deletionPolicy"), b.Spec.DeletionPolicy,
-			[]v1alpha1.DeletionPolicy{v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain}))
-	}
-	errs = append(errs, validateTargetPorts(b, spec.Child("targets"))...)
-	errs = append(errs, validateNodeNames(b, live, spec.Child("targets"))...)
-	errs = append(errs, validatePublishedName(b, spec.Child("targets"))...)
-	errs = append(errs, validateCheckPort(b, spec.Child("healthCheck"))...)
-	errs = append(errs, validatePinnedTier(b, spec.Child("failover", "pinnedTier"))...)
+	errs := slices.Concat(
+		validateSchema(b), validateMetadata(b.Spec.Service), validateDeletionPolicy(b), validateTargetPorts(b),
+		validateNodeNames(b, live), validatePublishedName(b), validateCheckPort(b), validatePinnedTier(b))
 	if Passthrough(b) && b.Spec.ServiceRef != nil && live != nil && !Headless(live) {
-		errs = append(errs, field.Invalid(spec.Child("dns", "resolution"), b.Spec.DNS.Resolution,
+		errs = append(errs, field.Invalid(specPath.Child("dns", "resolution"), b.Spec.DNS.Resolution,
 			"kube-proxy knows no names: the Service of serviceRef must be headless"))
 	}
 
@@ -51,18 +43,25 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 }
 
 // validateMetadata checks the form of keys. The schema checks the values, and how many there are.
-func validateMetadata(s *v1alpha1.Service, path *field.Path) field.ErrorList {
+func validateMetadata(s *v1alpha1.Service) field.ErrorList {
 	if s == nil {
 		return nil
 	}
+	path := specPath.Child("service")
 	errs := validation.ValidateLabels(plain(s.Labels), path.Child("labels"))
 	errs = append(errs, metadata.ValidateAnnotations(plain(s.Annotations), path.Child("annotations"))...)
 	slices.SortFunc(errs, func(a, b *field.Error) int { return cmp.Compare(a.Error(), b.Error()) }) // maps have no order
 	return errs
 }
 
+// validateDeletionPolicy refuses a policy that this version does not know.
+func validateDeletionPolicy(b *v1alpha1.ExternalBackend) field.ErrorList {
+	return oneOf(specPath, "deletionPolicy", b.Spec.EffectiveDeletionPolicy(),
+		v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain)
+}
+
 // validateTargetPorts requires that each port of a target names another port of spec.ports.
-func validateTargetPorts(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {
+func validateTargetPorts(b *v1alpha1.ExternalBackend) field.ErrorList {
 	known := make(map[string]bool, len(b.Spec.Ports))
 	for i := range b.Spec.Ports {
 		known[b.Spec.Ports[i].Name] = true
@@ -72,7 +71,7 @@ func validateTargetPorts(b *v1alpha1.ExternalBackend, path *field.Path) field.Er
 	for i := range b.Spec.Targets {
 		seen := map[string]bool{}
 		for j, p := range b.Spec.Targets[i].Ports {
-			name := path.Index(i).Child("ports").Index(j).Child("name")
+			name := specPath.Child("targets").Index(i).Child("ports").Index(j).Child("name")
 			switch {
 			case !known[p.Name]:
 				errs = append(errs, field.Invalid(name, p.Name, "must be the name of a port in spec.ports"))
@@ -87,40 +86,37 @@ func validateTargetPorts(b *v1alpha1.ExternalBackend, path *field.Path) field.Er
 
 // validatePublishedName requires exactly one target, with a hostname, if the name itself is
 // published.
-func validatePublishedName(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {
+func validatePublishedName(b *v1alpha1.ExternalBackend) field.ErrorList {
 	if Resolves(b) || len(b.Spec.Targets) == 1 && b.Spec.Targets[0].Hostname != "" {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, len(b.Spec.Targets),
+	return field.ErrorList{field.Invalid(specPath.Child("targets"), len(b.Spec.Targets),
 		"exactly one target, a hostname, is wanted where its name itself is published")}
 }
 
 // validatePinnedTier refuses a tier that no target can be in, because pinning it would take every
 // endpoint out. The records of an srvName may be in the tier of their target and in every higher
 // one.
-func validatePinnedTier(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {
-	if b.Spec.Failover == nil || b.Spec.Failover.PinnedTier == nil {
-		return nil
-	}
-	pinned := *b.Spec.Failover.PinnedTier
-	if slices.ContainsFunc(b.Spec.Targets, func(t v1alpha1.Target) bool {
-		return t.EffectiveTier() == pinned || t.SRVName != "" && t.EffectiveTier() < pinned
+func validatePinnedTier(b *v1alpha1.ExternalBackend) field.ErrorList {
+	pinned := failover(b).Pinned
+	if pinned == nil || slices.ContainsFunc(b.Spec.Targets, func(t v1alpha1.Target) bool {
+		return t.EffectiveTier() == *pinned || t.SRVName != "" && t.EffectiveTier() < *pinned
 	}) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, pinned, "no target can be in that tier")}
+	return field.ErrorList{field.Invalid(specPath.Child("failover", "pinnedTier"), *pinned, "no target can be in that tier")}
 }
 
 // validateNodeNames requires the node of every target if a traffic policy is Local: kube-proxy then
 // drops the traffic of every node without an endpoint of its own.
-func validateNodeNames(b *v1alpha1.ExternalBackend, live *corev1.Service, path *field.Path) field.ErrorList {
+func validateNodeNames(b *v1alpha1.ExternalBackend, live *corev1.Service) field.ErrorList {
 	if !hasLocalPolicy(b, live) {
 		return nil
 	}
 	var errs field.ErrorList
 	for i := range b.Spec.Targets {
 		if b.Spec.Targets[i].NodeName == "" {
-			errs = append(errs, field.Required(path.Index(i).Child("nodeName"),
+			errs = append(errs, field.Required(specPath.Child("targets").Index(i).Child("nodeName"),
 				"wanted on every target where the Service's internalTrafficPolicy or externalTrafficPolicy is Local"))
 		}
 	}
@@ -141,7 +137,7 @@ func hasLocalPolicy(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
 
 // validateCheckPort requires that the port of the health check exists and is a TCP port, because
 // probes use TCP.
-func validateCheckPort(b *v1alpha1.ExternalBackend, path *field.Path) field.ErrorList {
+func validateCheckPort(b *v1alpha1.ExternalBackend) field.ErrorList {
 	h := b.Spec.HealthCheck
 	if h == nil {
 		return nil
@@ -152,7 +148,7 @@ func validateCheckPort(b *v1alpha1.ExternalBackend, path *field.Path) field.Erro
 	} else if h.GRPC != nil {
 		handler = "grpc"
 	}
-	path = path.Child(handler, "port")
+	path := specPath.Child("healthCheck", handler, "port")
 
 	switch port := checkPort(h); {
 	case port == nil:

@@ -19,37 +19,35 @@ import (
 // what this version does not know, and what was published before stays.
 
 // validateSchema refuses fields, members of unions and values that this version does not know.
-func validateSchema(b *v1alpha1.ExternalBackend, spec *field.Path) field.ErrorList {
+func validateSchema(b *v1alpha1.ExternalBackend) field.ErrorList {
 	var errs field.ErrorList
 	for _, text := range b.Spec.Unknown {
-		errs = append(errs, field.Forbidden(spec, text+": this version of the manager does not know it"))
+		errs = append(errs, field.Forbidden(specPath, text+": this version of the manager does not know it"))
 	}
-	errs = append(errs, validateService(b.Spec.Service, spec.Child("service"))...)
+	errs = append(errs, validateService(b.Spec.Service, specPath.Child("service"))...)
 	for i := range b.Spec.Ports {
-		errs = append(errs, oneOf(spec.Child("ports").Index(i).Child("protocol"), b.Spec.Ports[i].EffectiveProtocol(),
+		errs = append(errs, oneOf(specPath.Child("ports").Index(i), "protocol", b.Spec.Ports[i].EffectiveProtocol(),
 			corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)...)
 	}
 	for i := range b.Spec.Targets {
-		errs = append(errs, validateTarget(&b.Spec.Targets[i], spec.Child("targets").Index(i))...)
-	}
-	errs = append(errs, validateDNS(b.Spec.DNS, spec.Child("dns"))...)
-	if b.Spec.HealthCheck != nil {
-		errs = append(errs, validateHealthCheck(b.Spec.HealthCheck, spec.Child("healthCheck"))...)
+		errs = append(errs, validateTarget(&b.Spec.Targets[i], specPath.Child("targets").Index(i))...)
 	}
 
-	f, path := b.Spec.Failover, spec.Child("failover")
-	errs = append(errs, oneOf(path.Child("failback"), f.EffectiveFailback(),
-		v1alpha1.FailbackAutomatic, v1alpha1.FailbackManual)...)
-	return append(errs, oneOf(path.Child("whenNoTierQualifies"), f.EffectiveWhenNoTierQualifies(),
-		v1alpha1.NoTierHealthyEndpoints, v1alpha1.NoTierAllEndpoints)...)
+	f, path := b.Spec.Failover, specPath.Child("failover")
+	return slices.Concat(errs,
+		validateDNS(b.Spec.DNS, specPath.Child("dns")),
+		validateHealthCheck(b.Spec.HealthCheck, specPath.Child("healthCheck")),
+		oneOf(path, "failback", f.EffectiveFailback(), v1alpha1.FailbackAutomatic, v1alpha1.FailbackManual),
+		oneOf(path, "whenNoTierQualifies", f.EffectiveWhenNoTierQualifies(),
+			v1alpha1.NoTierHealthyEndpoints, v1alpha1.NoTierAllEndpoints))
 }
 
-// oneOf refuses a value that is not among values.
-func oneOf[T ~string](path *field.Path, value T, values ...T) field.ErrorList {
+// oneOf refuses a value of a child of path that is not among values.
+func oneOf[T ~string](path *field.Path, child string, value T, values ...T) field.ErrorList {
 	if slices.Contains(values, value) {
 		return nil
 	}
-	return field.ErrorList{field.NotSupported(path, value, values)}
+	return field.ErrorList{field.NotSupported(path.Child(child), value, values)}
 }
 
 // exactlyOne refuses a union unless exactly one of its members is set.
@@ -64,16 +62,17 @@ func exactlyOne(path *field.Path, members string, set ...bool) field.ErrorList {
 
 // validateService does not check fields that only the API server acts on.
 func validateService(s *v1alpha1.Service, path *field.Path) field.ErrorList {
-	errs := oneOf(path.Child("type"), s.EffectiveType(), v1alpha1.ServiceTypeClusterIP, v1alpha1.ServiceTypeHeadless,
-		v1alpha1.ServiceTypeNodePort, v1alpha1.ServiceTypeLoadBalancer, v1alpha1.ServiceTypeExternalName)
-	errs = append(errs, oneOf(path.Child("adoptionPolicy"), s.EffectiveAdoptionPolicy(),
-		v1alpha1.AdoptionPolicyNever, v1alpha1.AdoptionPolicyIfSelectorless)...)
-	errs = append(errs, oneOf(path.Child("sessionAffinity"), s.EffectiveSessionAffinity(),
-		corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP)...)
-	errs = append(errs, oneOf(path.Child("internalTrafficPolicy"), s.EffectiveInternalTrafficPolicy(),
-		corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)...)
-	return append(errs, oneOf(path.Child("externalTrafficPolicy"), s.EffectiveExternalTrafficPolicy(),
-		corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)...)
+	return slices.Concat(
+		oneOf(path, "type", s.EffectiveType(), v1alpha1.ServiceTypeClusterIP, v1alpha1.ServiceTypeHeadless,
+			v1alpha1.ServiceTypeNodePort, v1alpha1.ServiceTypeLoadBalancer, v1alpha1.ServiceTypeExternalName),
+		oneOf(path, "adoptionPolicy", s.EffectiveAdoptionPolicy(),
+			v1alpha1.AdoptionPolicyNever, v1alpha1.AdoptionPolicyIfSelectorless),
+		oneOf(path, "sessionAffinity", s.EffectiveSessionAffinity(),
+			corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP),
+		oneOf(path, "internalTrafficPolicy", s.EffectiveInternalTrafficPolicy(),
+			corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal),
+		oneOf(path, "externalTrafficPolicy", s.EffectiveExternalTrafficPolicy(),
+			corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal))
 }
 
 func validateTarget(t *v1alpha1.Target, path *field.Path) field.ErrorList {
@@ -81,64 +80,73 @@ func validateTarget(t *v1alpha1.Target, path *field.Path) field.ErrorList {
 	if _, err := netip.ParseAddr(t.Address); t.Address != "" && err != nil {
 		errs = append(errs, field.Invalid(path.Child("address"), t.Address, "must be an IP address"))
 	}
-	return append(errs, oneOf(path.Child("adminState"), t.EffectiveAdminState(),
+	return append(errs, oneOf(path, "adminState", t.EffectiveAdminState(),
 		v1alpha1.AdminStateActive, v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled)...)
 }
 
 func validateDNS(d *v1alpha1.DNS, path *field.Path) field.ErrorList {
-	errs := oneOf(path.Child("resolution"), d.EffectiveResolution(),
-		v1alpha1.DNSResolutionResolve, v1alpha1.DNSResolutionPassthrough)
-	errs = append(errs, oneOf(path.Child("transport"), d.EffectiveTransport(),
-		v1alpha1.DNSTransportUDP, v1alpha1.DNSTransportTCP, v1alpha1.DNSTransportTLS)...)
+	errs := slices.Concat(
+		oneOf(path, "resolution", d.EffectiveResolution(),
+			v1alpha1.DNSResolutionResolve, v1alpha1.DNSResolutionPassthrough),
+		oneOf(path, "transport", d.EffectiveTransport(),
+			v1alpha1.DNSTransportUDP, v1alpha1.DNSTransportTCP, v1alpha1.DNSTransportTLS))
 	if d == nil || d.TLS == nil {
 		return errs
 	}
+	path = path.Child("tls")
 	if d.EffectiveTransport() != v1alpha1.DNSTransportTLS {
-		errs = append(errs, field.Forbidden(path.Child("tls"), "may only be set with transport TLS"))
+		errs = append(errs, field.Forbidden(path, "may only be set with transport TLS"))
 	}
-	return append(errs, validateRefs(d.TLS.CACertificateRefs, path.Child("tls", "caCertificateRefs"))...)
+	return append(errs, validateRefs(d.TLS.CACertificateRefs, path)...)
 }
 
+// validateRefs checks the caCertificateRefs of the TLS options at path.
 func validateRefs(refs []v1alpha1.CACertificateReference, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range refs {
-		errs = append(errs, oneOf(path.Index(i).Child("group"), refs[i].Group, corev1.GroupName)...)
-		errs = append(errs, oneOf(path.Index(i).Child("kind"), refs[i].EffectiveKind(),
-			v1alpha1.CACertificateKindConfigMap, v1alpha1.CACertificateKindSecret)...)
+		ref := path.Child("caCertificateRefs").Index(i)
+		errs = slices.Concat(errs,
+			oneOf(ref, "group", refs[i].Group, corev1.GroupName),
+			oneOf(ref, "kind", refs[i].EffectiveKind(),
+				v1alpha1.CACertificateKindConfigMap, v1alpha1.CACertificateKindSecret))
 	}
 	return errs
 }
 
 func validateHealthCheck(h *v1alpha1.HealthCheck, path *field.Path) field.ErrorList {
-	errs := exactlyOne(path, "httpGet, tcpSocket and grpc", h.HTTPGet != nil, h.TCPSocket != nil, h.GRPC != nil)
-	errs = append(errs, oneOf(path.Child("mode"), h.EffectiveMode(),
-		v1alpha1.HealthCheckModeEnforce, v1alpha1.HealthCheckModeObserve)...)
-	errs = append(errs, oneOf(path.Child("initialState"), h.EffectiveInitialState(),
-		v1alpha1.InitialStateNotReady, v1alpha1.InitialStateReady)...)
+	if h == nil {
+		return nil
+	}
+	errs := slices.Concat(
+		exactlyOne(path, "httpGet, tcpSocket and grpc", h.HTTPGet != nil, h.TCPSocket != nil, h.GRPC != nil),
+		oneOf(path, "mode", h.EffectiveMode(), v1alpha1.HealthCheckModeEnforce, v1alpha1.HealthCheckModeObserve),
+		oneOf(path, "initialState", h.EffectiveInitialState(),
+			v1alpha1.InitialStateNotReady, v1alpha1.InitialStateReady))
 
-	transport := func(handler string, t v1alpha1.Transport) field.ErrorList {
-		return oneOf(path.Child(handler, "transport"), t, v1alpha1.TransportPlaintext, v1alpha1.TransportTLS)
+	checkTransport := func(handler string, t v1alpha1.Transport) {
+		errs = append(errs, oneOf(path.Child(handler), "transport", t, v1alpha1.TransportPlaintext, v1alpha1.TransportTLS)...)
 	}
 	if h.HTTPGet != nil {
 		errs = append(errs, validateHTTPGet(h.HTTPGet, path.Child("httpGet"))...)
 	}
 	if h.TCPSocket != nil {
-		errs = append(errs, transport("tcpSocket", h.TCPSocket.EffectiveTransport())...)
+		checkTransport("tcpSocket", h.TCPSocket.EffectiveTransport())
 	}
 	if h.GRPC != nil {
-		errs = append(errs, transport("grpc", h.GRPC.EffectiveTransport())...)
+		checkTransport("grpc", h.GRPC.EffectiveTransport())
 	}
 	if h.TLS == nil {
 		return errs
 	}
 
+	path = path.Child("tls")
 	if !h.SpeaksTLS() {
-		errs = append(errs, field.Forbidden(path.Child("tls"),
-			"wants httpGet.scheme HTTPS, or transport TLS in tcpSocket or grpc"))
+		errs = append(errs, field.Forbidden(path, "wants httpGet.scheme HTTPS, or transport TLS in tcpSocket or grpc"))
 	}
-	errs = append(errs, oneOf(path.Child("tls", "verification"), h.TLS.EffectiveVerification(),
-		v1alpha1.TLSVerificationFull, v1alpha1.TLSVerificationNone)...)
-	return append(errs, validateRefs(h.TLS.CACertificateRefs, path.Child("tls", "caCertificateRefs"))...)
+	return slices.Concat(errs,
+		oneOf(path, "verification", h.TLS.EffectiveVerification(),
+			v1alpha1.TLSVerificationFull, v1alpha1.TLSVerificationNone),
+		validateRefs(h.TLS.CACertificateRefs, path))
 }
 
 // statusRange is the pattern of the schema for expectedStatuses.
@@ -157,7 +165,7 @@ func ParseStatusRange(text string) (from, to int, ok bool) {
 }
 
 func validateHTTPGet(g *v1alpha1.HTTPGet, path *field.Path) field.ErrorList {
-	errs := oneOf(path.Child("scheme"), g.EffectiveScheme(), corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
+	errs := oneOf(path, "scheme", g.EffectiveScheme(), corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
 	for i, text := range g.ExpectedStatuses {
 		if _, _, ok := ParseStatusRange(text); !ok {
 			errs = append(errs, field.Invalid(path.Child("expectedStatuses").Index(i), text,

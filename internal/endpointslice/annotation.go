@@ -68,12 +68,6 @@ func (c *Conditions) healthMark() healthMark {
 	return unhealthyFailOpen
 }
 
-func attributesOf(e *Endpoint, c *Conditions) attributes {
-	return attributes{
-		target: e.Target, tier: e.Tier, rank: e.Rank, health: c.healthMark(), until: drainEndUnix(e.DrainUntil),
-	}
-}
-
 const (
 	fnvOffset = 2166136261
 	fnvPrime  = 16777619
@@ -100,7 +94,9 @@ func (enc *annotationEncoder) reset() { enc.text, enc.count = enc.text[:0], 0 }
 
 // add appends the next endpoint of the slice.
 func (enc *annotationEncoder) add(e *Endpoint, c *Conditions, address string) {
-	a := attributesOf(e, c)
+	a := attributes{
+		target: e.Target, tier: e.Tier, rank: e.Rank, health: c.healthMark(), until: drainEndUnix(e.DrainUntil),
+	}
 	if enc.count > 0 && enc.attributes != a {
 		enc.flush()
 	}

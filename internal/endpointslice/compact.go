@@ -29,7 +29,7 @@ func (p *planner) compact(g *group) {
 // countHalfEmpty returns the number of half-empty slices of g.
 func (p *planner) countHalfEmpty(g *group) (n int) {
 	for _, s := range g.slices {
-		if s.halfEmpty(p.template.Max) {
+		if p.halfEmpty(s) {
 			n++
 		}
 	}
@@ -57,7 +57,7 @@ func (p *planner) compactInto(g *group, donor, receiver func(*plannedSlice) bool
 		if left <= enough {
 			return
 		}
-		if r := p.receiver(g, s, receiver); r != nil && s.halfEmpty(p.template.Max) {
+		if r := p.receiver(g, s, receiver); r != nil && p.halfEmpty(s) {
 			p.move(g, s, r)
 			left = p.countHalfEmpty(g)
 		}
@@ -68,7 +68,7 @@ func (p *planner) compactInto(g *group, donor, receiver func(*plannedSlice) bool
 // slice has places.
 func (p *planner) compactOne(g *group) {
 	untouched := func(s *plannedSlice) bool { return !s.mustWrite }
-	halfEmptyAndWritten := func(s *plannedSlice) bool { return s.mustWrite && s.halfEmpty(p.template.Max) }
+	halfEmptyAndWritten := func(s *plannedSlice) bool { return s.mustWrite && p.halfEmpty(s) }
 	for _, s := range p.donors(g, untouched) {
 		if r := p.receiver(g, s, halfEmptyAndWritten); r != nil {
 			p.move(g, s, r)
@@ -82,7 +82,7 @@ func (p *planner) compactOne(g *group) {
 func (p *planner) donors(g *group, ok func(*plannedSlice) bool) []*plannedSlice {
 	var list []*plannedSlice
 	for _, s := range g.slices {
-		if s.slice != nil && s.halfEmpty(p.template.Max) && ok(s) {
+		if s.slice != nil && p.halfEmpty(s) && ok(s) {
 			list = append(list, s)
 		}
 	}
@@ -108,7 +108,7 @@ func (p *planner) receiver(g *group, s *plannedSlice, ok func(*plannedSlice) boo
 	var best *plannedSlice
 	for _, r := range g.slices {
 		if r == s || r.size == 0 || r.size+s.size > p.template.Max || !ok(r) ||
-			r.domain.zone != s.domain.zone && !r.halfEmpty(p.template.Max) {
+			r.domain.zone != s.domain.zone && !p.halfEmpty(r) {
 			continue
 		}
 		if best == nil || cmp.Or(rank(r)-rank(best), best.size-r.size) < 0 {

@@ -116,8 +116,8 @@ func sameEndpoint(have *discoveryv1.Endpoint, want *Endpoint, t *Template) bool 
 	var text [64]byte
 	zone, node := t.hints(want)
 	return len(have.Addresses) == 1 && have.Addresses[0] == string(want.Addr.AppendTo(text[:0])) &&
-		sameString(have.Hostname, want.Hostname) && sameString(have.Zone, want.Zone) &&
-		sameString(have.NodeName, want.NodeName) &&
+		valueOr(have.Hostname, "") == want.Hostname && valueOr(have.Zone, "") == want.Zone &&
+		valueOr(have.NodeName, "") == want.NodeName &&
 		have.TargetRef == nil && len(have.DeprecatedTopology) == 0 && sameHints(have.Hints, zone, node)
 }
 
@@ -138,12 +138,4 @@ func sameHints(have *discoveryv1.EndpointHints, zone, node string) bool {
 	}
 	return (zone == "" || len(have.ForZones) == 1 && have.ForZones[0].Name == zone) &&
 		(node == "" || len(have.ForNodes) == 1 && have.ForNodes[0].Name == node)
-}
-
-// sameString reports whether have is want. A missing string equals an empty one.
-func sameString(have *string, want string) bool {
-	if have == nil {
-		return want == ""
-	}
-	return *have == want
 }

@@ -63,7 +63,7 @@ func readiness(s *discoveryv1.EndpointSlice) map[string]bool {
 	}
 	for i := range s.Endpoints {
 		if e := &s.Endpoints[i]; len(e.Addresses) > 0 {
-			ready[e.Addresses[0]] = trueIfNil(e.Conditions.Ready)
+			ready[e.Addresses[0]] = valueOr(e.Conditions.Ready, true)
 		}
 	}
 	return ready

@@ -79,7 +79,7 @@ func (p *planner) keepEndpoints(g *group, s *plannedSlice) {
 		if j < 0 || p.assigned[j] || s.size == p.template.Max {
 			match[i], s.mustWrite = -1, true
 			s.effects.loses = s.effects.loses || j >= 0 // another slice has it, or will
-			s.effects.takesReady = s.effects.takesReady || trueIfNil(have.Conditions.Ready)
+			s.effects.takesReady = s.effects.takesReady || valueOr(have.Conditions.Ready, true)
 			continue
 		}
 		p.assigned[j] = true

@@ -26,12 +26,16 @@ type metadata struct {
 	owner    *metav1.OwnerReference
 }
 
+// reservedLabels are those that spec.service.labels can't set.
+var reservedLabels = []string{
+	discoveryv1.LabelServiceName, discoveryv1.LabelManagedBy, v1alpha1.LabelName, corev1.IsHeadlessService,
+}
+
 func newMetadata(t *Template) metadata {
 	m := metadata{headless: t.Headless, owner: t.Owner, labels: map[string]string{}}
-	for key, value := range t.Labels {
-		if !reservedLabel(key) {
-			m.labels[key] = value
-		}
+	maps.Copy(m.labels, t.Labels)
+	for _, key := range reservedLabels {
+		delete(m.labels, key)
 	}
 	m.extra = strings.Join(slices.Sorted(maps.Keys(m.labels)), ",")
 	m.labels[discoveryv1.LabelServiceName] = t.Service
@@ -41,16 +45,6 @@ func newMetadata(t *Template) metadata {
 		m.labels[corev1.IsHeadlessService] = ""
 	}
 	return m
-}
-
-// reservedLabel reports whether spec.service.labels can't set this label of a slice.
-func reservedLabel(key string) bool {
-	switch key {
-	case discoveryv1.LabelServiceName, discoveryv1.LabelManagedBy, v1alpha1.LabelName,
-		corev1.IsHeadlessService:
-		return true
-	}
-	return false
 }
 
 // matches reports whether our part of meta is as it should be. endpoints is the value of
@@ -89,8 +83,8 @@ func (m *metadata) hasOwner(refs []metav1.OwnerReference) bool {
 // conflicts reports whether ref is our owner's reference or can't be next to it. A slice has at
 // most one controller, and belongs to its Service or to its ExternalBackend, never to both.
 func (m *metadata) conflicts(ref *metav1.OwnerReference) bool {
-	return ref.UID == m.owner.UID || isTrue(ref.Controller) || isKind(ref, corev1.SchemeGroupVersion, "Service") ||
-		isKind(ref, v1alpha1.GroupVersion, "ExternalBackend")
+	return ref.UID == m.owner.UID || valueOr(ref.Controller, false) ||
+		isKind(ref, corev1.SchemeGroupVersion, "Service") || isKind(ref, v1alpha1.GroupVersion, "ExternalBackend")
 }
 
 // isKind reports whether ref names an object of that kind.
@@ -107,13 +101,17 @@ func OwnedBy(list []*discoveryv1.EndpointSlice, owner *metav1.OwnerReference) bo
 // sameOwner reports whether a and b are the same reference.
 func sameOwner(a, b *metav1.OwnerReference) bool {
 	return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name && a.UID == b.UID &&
-		isTrue(a.Controller) == isTrue(b.Controller) && isTrue(a.BlockOwnerDeletion) == isTrue(b.BlockOwnerDeletion)
+		valueOr(a.Controller, false) == valueOr(b.Controller, false) &&
+		valueOr(a.BlockOwnerDeletion, false) == valueOr(b.BlockOwnerDeletion, false)
 }
 
-func isTrue(b *bool) bool { return b != nil && *b }
-
-// trueIfNil reports a condition as consumers see it: one that is not set is true.
-func trueIfNil(b *bool) bool { return b == nil || *b }
+// valueOr returns what p points to; without it, the default of the API.
+func valueOr[T any](p *T, unset T) T {
+	if p == nil {
+		return unset
+	}
+	return *p
+}
 
 // OwnLabels are the labels that a slice has from spec.service.labels.
 func OwnLabels(s *discoveryv1.EndpointSlice) map[string]string {

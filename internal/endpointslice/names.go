@@ -10,15 +10,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// namer gives the new slices of a group their names, with the lowest free numbers. So a creation
-// that is repeated because of a stale cache collides with the first one.
-type namer struct {
-	planner *planner
-	group   *group
-	prefix  string
-	number  int
-}
-
 // The lengths of the parts of a name: of its 63 characters the backend's name gets those that
 // "-v4-", the hash, "-" and six digits leave.
 const (
@@ -26,11 +17,11 @@ const (
 	nameBackendLength = 63 - len("-v4-") - nameHashLength - len("-") - 6
 )
 
-// next returns the next free name.
-func (n *namer) next() string {
-	p := n.planner
-	if n.prefix == "" {
-		n.prefix = slicePrefix(p.template.Backend, n.group.family, n.group.key)
+// newName returns a name for a new slice of g, with the lowest free number. So a creation that is
+// repeated because of a stale cache collides with the first one.
+func (p *planner) newName(g *group) string {
+	if g.namePrefix == "" {
+		g.namePrefix = slicePrefix(p.template.Backend, g.family, g.key)
 	}
 	if p.names == nil {
 		p.names = make(map[string]bool, len(p.existing)+len(p.template.Taken))
@@ -40,8 +31,8 @@ func (n *namer) next() string {
 		}
 	}
 	for {
-		name := n.prefix + strconv.Itoa(n.number)
-		n.number++
+		name := g.namePrefix + strconv.Itoa(g.nextNumber)
+		g.nextNumber++
 		if !p.names[name] {
 			p.names[name] = true
 			return name
@@ -61,9 +52,7 @@ var familyMarks = map[discoveryv1.AddressType]string{
 // one backend has the name of the other's slice.
 func slicePrefix(backend string, family discoveryv1.AddressType, key string) string {
 	h := fnv.New64a()
-	h.Write([]byte(backend))
-	h.Write([]byte{0})
-	h.Write([]byte(key))
+	h.Write([]byte(backend + "\x00" + key))
 	hash := base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:nameHashLength]
 	return backend[:min(len(backend), nameBackendLength)] + "-" + familyMarks[family] + "-" +
 		strings.ToLower(hash) + "-"

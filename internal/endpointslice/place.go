@@ -142,7 +142,7 @@ func (p *planner) findRoom(g *group, list []int32) *plannedSlice {
 		switch {
 		case s.domain.zone == zone:
 			return 0
-		case s.halfEmpty(p.template.Max):
+		case p.halfEmpty(s):
 			return 1
 		}
 		return 2

@@ -67,6 +67,10 @@ func (w *wantedEndpoints) conditionsOf(i int32) *Conditions {
 type group struct {
 	family discoveryv1.AddressType
 	key    string
+	// The names of new slices are namePrefix, which is empty until the first one, and a number.
+	namePrefix string
+	nextNumber int
+
 	wanted []int32 // into desired
 	slices []*plannedSlice
 	// match says for every endpoint of the existing slices, slice by slice, which of desired it is;
@@ -94,7 +98,7 @@ type plannedSlice struct {
 	domain failureDomain
 }
 
-func (s *plannedSlice) halfEmpty(limit int) bool { return s.size > 0 && 2*s.size <= limit }
+func (p *planner) halfEmpty(s *plannedSlice) bool { return s.size > 0 && 2*s.size <= p.template.Max }
 
 func newPlanner(t Template, m metadata, w wantedEndpoints, existing []*discoveryv1.EndpointSlice) *planner {
 	t.Max = min(max(t.Max, 1), maxPerSlice)

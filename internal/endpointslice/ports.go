@@ -24,27 +24,17 @@ func SamePort(a, b Port) bool {
 	return ComparePorts(a, b) == 0 && appProtocolOf(a) == appProtocolOf(b)
 }
 
-func appProtocolOf(p Port) string {
-	if p.AppProtocol == nil {
-		return ""
-	}
-	return *p.AppProtocol
-}
+func appProtocolOf(p Port) string { return valueOr(p.AppProtocol, "") }
 
 // portsOf appends the ports of a slice to ports, sorted and with the API's defaults.
 func portsOf(s *discoveryv1.EndpointSlice, ports []Port) []Port {
 	for _, sp := range s.Ports {
-		p := Port{Port: -1, Protocol: corev1.ProtocolTCP} // -1: all ports, which we never write
-		if sp.Name != nil {
-			p.Name = *sp.Name
+		p := Port{
+			Name:     valueOr(sp.Name, ""),
+			Port:     valueOr(sp.Port, -1), // -1: all ports, which we never write
+			Protocol: valueOr(sp.Protocol, corev1.ProtocolTCP),
 		}
-		if sp.Port != nil {
-			p.Port = *sp.Port
-		}
-		if sp.Protocol != nil {
-			p.Protocol = *sp.Protocol
-		}
-		if sp.AppProtocol != nil && *sp.AppProtocol != "" {
+		if valueOr(sp.AppProtocol, "") != "" {
 			p.AppProtocol = sp.AppProtocol
 		}
 		ports = append(ports, p)

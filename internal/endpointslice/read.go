@@ -130,13 +130,9 @@ func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endp
 	if !ok || addressFamily(addr) != family {
 		return Endpoint{}, false
 	}
-	text := func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return *s
+	out := Endpoint{
+		Addr: addr, Hostname: valueOr(e.Hostname, ""), Zone: valueOr(e.Zone, ""), NodeName: valueOr(e.NodeName, ""),
 	}
-	out := Endpoint{Addr: addr, Hostname: text(e.Hostname), Zone: text(e.Zone), NodeName: text(e.NodeName)}
 	out.Ready, out.Serving, out.Terminating = readConditions(e)
 	out.Healthy = out.Serving
 	return out, true
@@ -145,9 +141,6 @@ func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endp
 // readConditions reads the conditions of an endpoint. If they are missing, the API's defaults
 // apply: an endpoint is ready, and is serving if it is ready.
 func readConditions(e *discoveryv1.Endpoint) (ready, serving, terminating bool) {
-	ready = trueIfNil(e.Conditions.Ready)
-	if serving = ready; e.Conditions.Serving != nil {
-		serving = *e.Conditions.Serving
-	}
-	return ready, serving, isTrue(e.Conditions.Terminating)
+	ready = valueOr(e.Conditions.Ready, true)
+	return ready, valueOr(e.Conditions.Serving, ready), valueOr(e.Conditions.Terminating, false)
 }

@@ -7,7 +7,6 @@ import (
 
 // render turns the slices that are written into writes.
 func (p *planner) render(g *group) {
-	namer := namer{planner: p, group: g}
 	for _, s := range g.slices {
 		switch {
 		case !s.mustWrite:
@@ -19,7 +18,7 @@ func (p *planner) render(g *group) {
 			p.updateBeforeMove(g, s)
 			p.delete = append(p.delete, s.slice)
 		case s.slice == nil:
-			meta := metav1.ObjectMeta{Name: namer.next(), Namespace: p.template.Namespace}
+			meta := metav1.ObjectMeta{Name: p.newName(g), Namespace: p.template.Namespace}
 			p.create = append(p.create, p.buildSlice(g.family, s, meta))
 		default:
 			p.updateSlice(g.family, s)

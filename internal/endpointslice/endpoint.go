@@ -34,7 +34,11 @@ func (p *planner) endpoints(members []int32) []discoveryv1.Endpoint {
 		return &strs[len(strs)-1]
 	}
 
-	hints := makeHints(hinted)
+	hints := hintList{
+		hints: make([]discoveryv1.EndpointHints, 0, hinted),
+		zones: make([]discoveryv1.ForZone, 0, hinted),
+		nodes: make([]discoveryv1.ForNode, 0, hinted),
+	}
 	addresses := p.addresses(members)
 	for i, j := range members {
 		e, c := &p.desired[j], p.conditionsOf(j)
@@ -85,14 +89,6 @@ type hintList struct {
 	nodes []discoveryv1.ForNode
 }
 
-func makeHints(n int) *hintList {
-	return &hintList{
-		hints: make([]discoveryv1.EndpointHints, 0, n),
-		zones: make([]discoveryv1.ForZone, 0, n),
-		nodes: make([]discoveryv1.ForNode, 0, n),
-	}
-}
-
 func (l *hintList) of(zone, node string) *discoveryv1.EndpointHints {
 	if zone == "" && node == "" {
 		return nil
@@ -133,9 +129,7 @@ func sameHints(have *discoveryv1.EndpointHints, zone, node string) bool {
 	if have == nil {
 		return zone == "" && node == ""
 	}
-	if zone == "" && len(have.ForZones) != 0 || node == "" && len(have.ForNodes) != 0 {
-		return false
-	}
-	return (zone == "" || len(have.ForZones) == 1 && have.ForZones[0].Name == zone) &&
-		(node == "" || len(have.ForNodes) == 1 && have.ForNodes[0].Name == node)
+	zones, nodes := have.ForZones, have.ForNodes
+	return (len(zones) == 0 && zone == "" || len(zones) == 1 && zone != "" && zones[0].Name == zone) &&
+		(len(nodes) == 0 && node == "" || len(nodes) == 1 && node != "" && nodes[0].Name == node)
 }

@@ -27,18 +27,6 @@ func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
-// appendGroupKey appends the key of a group of slices.
-func appendGroupKey(key []byte, family discoveryv1.AddressType, ports []Port) []byte {
-	key = append(append(key, family...), 0)
-	for _, p := range ports {
-		key = append(append(key, p.Name...), 0)
-		key = append(append(key, p.Protocol...), 0)
-		key = append(append(key, appProtocolOf(p)...), 0)
-		key = binary.BigEndian.AppendUint32(key, uint32(p.Port))
-	}
-	return key
-}
-
 // grouping sorts endpoints and slices into groups.
 type grouping struct {
 	byKey map[string]int32
@@ -55,13 +43,19 @@ type grouping struct {
 
 // lookup returns the index of a group in list. It adds the group if it is new.
 func (gs *grouping) lookup(family discoveryv1.AddressType, ports []Port) int32 {
-	gs.key = appendGroupKey(gs.key[:0], family, ports)
-	i, ok := gs.byKey[string(gs.key)]
+	key := append(append(gs.key[:0], family...), 0)
+	for _, p := range ports {
+		key = append(append(key, p.Name...), 0)
+		key = append(append(key, p.Protocol...), 0)
+		key = append(append(key, p.AppProtocol...), 0)
+		key = binary.BigEndian.AppendUint32(key, uint32(p.Port))
+	}
+	gs.key = key
+	i, ok := gs.byKey[string(key)]
 	if !ok {
 		i = int32(len(gs.list))
-		key := string(gs.key)
-		gs.byKey[key] = i
-		gs.list = append(gs.list, &group{family: family, key: key})
+		g := &group{family: family, key: string(key)}
+		gs.byKey[g.key], gs.list = i, append(gs.list, g)
 	}
 	return i
 }
@@ -77,7 +71,7 @@ func (gs *grouping) of(e *Endpoint) int32 {
 		last = &gs.last[1]
 	}
 	if !last.known || !SameList(last.ports, e.Ports) {
-		last.ports, last.group, last.known = e.Ports, gs.lookup(family, sortedPorts(e.Ports)), true
+		last.ports, last.group, last.known = e.Ports, gs.lookup(family, e.Ports), true
 	}
 	return last.group
 }

@@ -79,7 +79,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	h.ports = [][]Port{
 		{{Name: "", Port: 80, Protocol: corev1.ProtocolTCP}},
 		{
-			{Name: "a", Port: 80, Protocol: corev1.ProtocolTCP, AppProtocol: new("http")},
+			{Name: "a", Port: 80, Protocol: corev1.ProtocolTCP, AppProtocol: "http"},
 			{Name: "b", Port: 53, Protocol: corev1.ProtocolUDP},
 		},
 	}[:1+r.IntN(2)]
@@ -116,7 +116,7 @@ func (h *history) key(e *Endpoint) ipPorts { return ipPorts{e.Addr, h.portList(e
 
 // portList returns the index of ports in h.ports, or -1.
 func (h *history) portList(ports []Port) int {
-	return slices.IndexFunc(h.ports, func(p []Port) bool { return slices.EqualFunc(p, ports, SamePort) })
+	return slices.IndexFunc(h.ports, func(p []Port) bool { return slices.Equal(p, ports) })
 }
 
 // groupKey is the group of a slice.

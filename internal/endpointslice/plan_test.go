@@ -177,8 +177,8 @@ func TestUnholdableAddressesAreLeftOut(t *testing.T) {
 func TestDefaultsAreNoChange(t *testing.T) {
 	desired := pool("a", "", 0, 1)
 	desired[0].Ports = []Port{
-		{Name: "b", Port: 2},
-		{Name: "a", Port: 1, Protocol: corev1.ProtocolTCP, AppProtocol: new("")},
+		{Name: "a", Port: 1, Protocol: corev1.ProtocolTCP},
+		{Name: "b", Port: 2, Protocol: corev1.ProtocolTCP},
 	}
 	stored := cluster{}
 	stored.plan(t, testTemplate(5), desired)
@@ -188,7 +188,7 @@ func TestDefaultsAreNoChange(t *testing.T) {
 			t.Errorf("ports %v", s.Ports)
 		}
 		slices.Reverse(s.Ports)
-		s.Ports[0].Protocol = nil
+		s.Ports[0].Protocol, s.Ports[0].AppProtocol = nil, new("")
 		s.Endpoints[0].Zone, s.Endpoints[0].Hints = new(""), &discoveryv1.EndpointHints{}
 	}
 	if again := stored.plan(t, testTemplate(5), desired); verbs(again) != "+0 ~0 -0" {

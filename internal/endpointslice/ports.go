@@ -19,43 +19,15 @@ func ComparePorts(a, b Port) int {
 	return int(a.Port) - int(b.Port)
 }
 
-// SamePort reports whether an EndpointSlice says the same of both ports.
-func SamePort(a, b Port) bool {
-	return ComparePorts(a, b) == 0 && appProtocolOf(a) == appProtocolOf(b)
-}
-
-func appProtocolOf(p Port) string { return valueOr(p.AppProtocol, "") }
-
 // portsOf appends the ports of a slice to ports, sorted and with the API's defaults.
 func portsOf(s *discoveryv1.EndpointSlice, ports []Port) []Port {
 	for _, sp := range s.Ports {
-		p := Port{
-			Name:     valueOr(sp.Name, ""),
-			Port:     valueOr(sp.Port, -1), // -1: all ports, which we never write
-			Protocol: valueOr(sp.Protocol, corev1.ProtocolTCP),
-		}
-		if valueOr(sp.AppProtocol, "") != "" {
-			p.AppProtocol = sp.AppProtocol
-		}
-		ports = append(ports, p)
-	}
-	slices.SortFunc(ports, ComparePorts)
-	return ports
-}
-
-// sortedPorts returns ports in order, with the API's default protocol. It returns ports itself if
-// that is how they are.
-func sortedPorts(ports []Port) []Port {
-	noProtocol := func(p Port) bool { return p.Protocol == "" }
-	if slices.IsSortedFunc(ports, ComparePorts) && !slices.ContainsFunc(ports, noProtocol) {
-		return ports
-	}
-
-	ports = slices.Clone(ports)
-	for i := range ports {
-		if ports[i].Protocol == "" {
-			ports[i].Protocol = corev1.ProtocolTCP
-		}
+		ports = append(ports, Port{
+			Name:        valueOr(sp.Name, ""),
+			Port:        valueOr(sp.Port, -1), // -1: all ports, which we never write
+			Protocol:    valueOr(sp.Protocol, corev1.ProtocolTCP),
+			AppProtocol: valueOr(sp.AppProtocol, ""),
+		})
 	}
 	slices.SortFunc(ports, ComparePorts)
 	return ports
@@ -71,8 +43,8 @@ func endpointPorts(ports []Port) []discoveryv1.EndpointPort {
 	list := make([]discoveryv1.EndpointPort, len(ports))
 	for i, p := range ports {
 		list[i] = discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol}
-		if app := appProtocolOf(p); app != "" {
-			list[i].AppProtocol = &app
+		if p.AppProtocol != "" {
+			list[i].AppProtocol = &p.AppProtocol
 		}
 	}
 	return list

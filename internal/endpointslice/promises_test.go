@@ -186,7 +186,7 @@ func (h *history) checkPublished() {
 	}
 	for i := range published {
 		want := h.wanted[h.key(&published[i])]
-		if got := published[i]; !slices.EqualFunc(got.Ports, want.Ports, SamePort) || !sameButPorts(got, want) {
+		if got := published[i]; !slices.Equal(got.Ports, want.Ports) || !sameButPorts(got, want) {
 			h.t.Errorf("read back: %+v, wanted: %+v", got, want)
 		}
 	}

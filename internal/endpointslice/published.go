@@ -73,18 +73,17 @@ func (pub *PublishedEndpoints) readSlices() {
 	pub.endpoints, pub.index = make([]Endpoint, 0, total), newAddressIndex(total)
 	pub.last, pub.before = make([]int32, 0, total), make([]int32, 0, total)
 	groups := grouping{byKey: map[string]int32{}}
-	sharedPorts := map[int32][]Port{} // by group, so that addOnce can compare lists as a whole
+	var sharedPorts [][]Port // by group, so that addOnce can compare lists as a whole
 	var runs []run
 	for _, s := range ordered {
 		ports := portsOf(s, nil)
-		if group := groups.lookup(s.AddressType, ports); sharedPorts[group] == nil {
-			sharedPorts[group] = ports
-		} else {
-			ports = sharedPorts[group]
+		group := groups.lookup(s.AddressType, ports)
+		if int(group) == len(sharedPorts) {
+			sharedPorts = append(sharedPorts, ports)
 		}
 		runs = readRuns(s, runs[:0])
 		for _, e := range readEndpoints(s, runs) {
-			e.Ports = ports
+			e.Ports = sharedPorts[group]
 			pub.addOnce(e)
 		}
 	}

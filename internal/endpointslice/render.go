@@ -53,7 +53,7 @@ func (p *planner) buildSlice(
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  meta,
 		AddressType: family,
-		Ports:       endpointPorts(sortedPorts(p.desired[s.members[0]].Ports)),
+		Ports:       endpointPorts(p.desired[s.members[0]].Ports),
 		Endpoints:   p.endpoints(s.members),
 	}
 	if s.slice != nil {

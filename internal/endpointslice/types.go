@@ -16,7 +16,7 @@ type Port struct {
 	Name        string
 	Port        int32
 	Protocol    corev1.Protocol
-	AppProtocol *string
+	AppProtocol string // "" if it is not set
 }
 
 // Endpoint is an endpoint that is published or shall be: one address and one list of ports.
@@ -25,7 +25,8 @@ type Endpoint struct {
 	// attributed to a target.
 	Target string
 	Addr   netip.Addr
-	// Ports are the ports of its slice, sorted by name. Endpoints with equal lists and one address
+	// Ports are the ports of its slice. They are in the order of [ComparePorts], and each has a
+	// protocol: the planner compares lists as they are. Endpoints with equal lists and one address
 	// family form one group of slices.
 	Ports []Port
 
@@ -61,7 +62,7 @@ func (e *Endpoint) FromHandover() bool { return e.Target == "" && !e.Unread }
 
 // SameAddressAndPorts reports whether both endpoints have the same address and the same ports.
 func (e *Endpoint) SameAddressAndPorts(other *Endpoint) bool {
-	return e.Addr == other.Addr && slices.EqualFunc(e.Ports, other.Ports, SamePort)
+	return e.Addr == other.Addr && slices.Equal(e.Ports, other.Ports)
 }
 
 // Template is what all slices of one ExternalBackend have in common.

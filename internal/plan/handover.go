@@ -52,7 +52,10 @@ func ReadEndpoints(e *corev1.Endpoints) []Endpoint {
 	for _, s := range e.Subsets {
 		ports := make([]Port, len(s.Ports))
 		for i, p := range s.Ports {
-			ports[i] = Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, AppProtocol: p.AppProtocol}
+			ports[i] = Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol}
+			if p.AppProtocol != nil {
+				ports[i].AppProtocol = *p.AppProtocol
+			}
 		}
 		slices.SortFunc(ports, endpointslice.ComparePorts)
 		add := func(addresses []corev1.EndpointAddress, ready bool) {

@@ -56,7 +56,7 @@ func (c *Candidates) WithOldPorts(in OldPortsInput, desired []Endpoint) []Endpoi
 	for i := range desired {
 		e := desired[i]
 		e.Ports = old.of(&e, c.origins[i].name)
-		same := len(e.Ports) == 0 || slices.EqualFunc(e.Ports, desired[i].Ports, endpointslice.SamePort)
+		same := len(e.Ports) == 0 || slices.Equal(e.Ports, desired[i].Ports)
 		if same || publishAhead {
 			out = append(out, desired[i])
 		}
@@ -137,8 +137,10 @@ func (old *oldPorts) of(e *Endpoint, name string) []Port {
 	for i := range old.ports {
 		p := &old.ports[i]
 		if p.led != nil {
-			if port, ok := p.before(e); ok && old.permits(name, e, port) {
-				ports = append(ports, port)
+			if port, ok := p.before(e); ok {
+				if r := old.Permit(name, e.Addr, []Port{port}); !r.Denied || r.KeepPublished {
+					ports = append(ports, port)
+				}
 			}
 			continue
 		}
@@ -161,10 +163,4 @@ func (p *oldPort) before(e *Endpoint) (Port, bool) {
 		}
 	}
 	return Port{}, false
-}
-
-// permits asks policy about a port that the spec no longer names.
-func (old *oldPorts) permits(name string, e *Endpoint, p Port) bool {
-	r := old.Permit(name, e.Addr, []Port{p})
-	return !r.Denied || r.KeepPublished
 }

@@ -127,12 +127,11 @@ func slicePorts(
 		if !served(p) {
 			continue
 		}
-		ports = append(ports, Port{
-			Name:        p.Name,
-			Port:        targetPort(t, p, i == 0, srvPort),
-			Protocol:    p.EffectiveProtocol(),
-			AppProtocol: p.AppProtocol,
-		})
+		port := Port{Name: p.Name, Port: targetPort(t, p, i == 0, srvPort), Protocol: p.EffectiveProtocol()}
+		if p.AppProtocol != nil {
+			port.AppProtocol = *p.AppProtocol
+		}
+		ports = append(ports, port)
 	}
 	slices.SortFunc(ports, endpointslice.ComparePorts)
 	return ports

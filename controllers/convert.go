@@ -56,7 +56,7 @@ func targetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port 
 	ports := make([]policy.Port, len(b.Spec.Ports))
 	for i := range b.Spec.Ports {
 		p := &b.Spec.Ports[i]
-		ports[i] = policy.Port{Protocol: p.EffectiveProtocol(), Port: uint16(plan.TargetPort(t, p))}
+		ports[i] = policy.Port{Protocol: p.EffectiveProtocol(), Port: uint16(plan.TargetPort(t, p, false, 0))}
 	}
 	return ports
 }

@@ -8,7 +8,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/plan"
 )
 
 // The fields by which the cache finds objects.
@@ -57,7 +56,7 @@ func indexes() []index {
 		}
 		return nil
 	}
-	serviceOf := func(o client.Object) []string { return []string{plan.ServiceName(o.(*v1alpha1.ExternalBackend))} }
+	serviceOf := func(o client.Object) []string { return []string{o.(*v1alpha1.ExternalBackend).EffectiveServiceName()} }
 	return []index{
 		{&discoveryv1.EndpointSlice{}, indexBackend, backendOf},
 		{&discoveryv1.EndpointSlice{}, indexOwner, ownerOf},

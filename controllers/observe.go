@@ -86,7 +86,7 @@ func (r *Reconciler) readBackend(
 		}
 	}
 
-	if plan.ServiceName(o.backend) != plan.ServiceName(b) { // an invalid spec names another Service
+	if o.backend.EffectiveServiceName() != b.EffectiveServiceName() { // an invalid spec names another Service
 		o.service, err = r.readService(ctx, o.backend, state)
 	}
 	return err
@@ -103,7 +103,7 @@ func (r *Reconciler) attachedToSlices(
 		return b, err
 	}
 	name := published[0].Labels[discoveryv1.LabelServiceName]
-	if name == "" || name == plan.ServiceName(b) {
+	if name == "" || name == b.EffectiveServiceName() {
 		return b, nil
 	}
 
@@ -129,7 +129,7 @@ func latestStatus(b *v1alpha1.ExternalBackend, reported *reportState) v1alpha1.E
 func (r *Reconciler) readService(
 	ctx context.Context, b *v1alpha1.ExternalBackend, state *backendState,
 ) (*corev1.Service, error) {
-	cached, name := &corev1.Service{}, plan.ServiceName(b)
+	cached, name := &corev1.Service{}, b.EffectiveServiceName()
 	err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, cached)
 	if apierrors.IsNotFound(err) {
 		cached = nil
@@ -155,5 +155,6 @@ func (r *Reconciler) previousAdopterGone(
 	if err := r.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, &adopter); err != nil {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
-	return isBeingCollected(&adopter) || adopter.Spec.ServiceRef != nil || plan.ServiceName(&adopter) != service.Name, nil
+	return isBeingCollected(&adopter) || adopter.Spec.ServiceRef != nil ||
+		adopter.EffectiveServiceName() != service.Name, nil
 }

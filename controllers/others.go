@@ -60,7 +60,7 @@ func (r *Reconciler) readOthers(
 	own []*discoveryv1.EndpointSlice, state *planningState,
 ) (others, error) {
 	var o others
-	key := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
+	key := types.NamespacedName{Namespace: b.Namespace, Name: b.EffectiveServiceName()}
 	behind, err := r.listSlices(ctx, key.Namespace, indexService, key.Name)
 	if err != nil {
 		return o, err

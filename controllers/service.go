@@ -58,7 +58,7 @@ func (r *reconciliation) ensureService(ctx context.Context) serviceConflict {
 	if until := r.restoredUntil(); !until.IsZero() {
 		r.result.next = earlier(r.result.next, until)
 		message := fmt.Sprintf("Service %q does not exist, and EndpointSlices of this ExternalBackend were there before "+
-			"it: for half a minute it may still be restored, then it is made.", plan.ServiceName(r.backend))
+			"it: for half a minute it may still be restored, then it is made.", r.backend.EffectiveServiceName())
 		r.result.fail(v1alpha1.ReasonServiceNotFound, message, nil)
 		return unsettledService
 	}
@@ -245,7 +245,7 @@ func (r *reconciliation) writeService(ctx context.Context, s *corev1.Service) er
 // rereadService reads the Service from the API server.
 func (r *reconciliation) rereadService(ctx context.Context) error {
 	key := r.key()
-	key.Name = plan.ServiceName(r.backend)
+	key.Name = r.backend.EffectiveServiceName()
 	var s corev1.Service
 	err := r.Live.Get(ctx, key, &s)
 	if r.service = nil; err == nil {

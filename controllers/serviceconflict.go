@@ -32,7 +32,7 @@ func (r *reconciliation) findServiceConflict() (serviceConflict, string) {
 
 // conflictMessage says why nothing may be published behind the Service; "" where it may.
 func (r *reconciliation) conflictMessage() string {
-	b, name := r.backend, plan.ServiceName(r.backend)
+	b, name := r.backend, r.backend.EffectiveServiceName()
 	switch {
 	case r.protected(b):
 		return fmt.Sprintf("Service %q is protected.", name)
@@ -76,6 +76,6 @@ var kubernetesService = types.NamespacedName{Namespace: metav1.NamespaceDefault,
 
 // protected reports whether nothing may be published behind the Service of b.
 func (r *Reconciler) protected(b *v1alpha1.ExternalBackend) bool {
-	key := types.NamespacedName{Namespace: b.Namespace, Name: plan.ServiceName(b)}
+	key := types.NamespacedName{Namespace: b.Namespace, Name: b.EffectiveServiceName()}
 	return r.Options.Protected[key] || key == kubernetesService
 }

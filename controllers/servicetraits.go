@@ -90,7 +90,7 @@ func (r *reconciliation) reportMismatch(t *serviceTraits, c *plan.Candidates) {
 		r.result.fail(v1alpha1.ReasonServiceNotFound, serviceNotFound(b), nil)
 	case len(lacking) > 0:
 		message := fmt.Sprintf("Service %q in namespace %q lacks ports of spec.ports, by name and protocol: %s. It has %s.",
-			plan.ServiceName(b), b.Namespace, firstFew(lacking, 5), firstFew(t.ports, 5))
+			b.EffectiveServiceName(), b.Namespace, firstFew(lacking, 5), firstFew(t.ports, 5))
 		r.result.fail(v1alpha1.ReasonPortMismatch, message, nil)
 	case r.result.ok() && t.Headless && otherTargetPort(b) != "":
 		r.result.statusInput.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the "+
@@ -102,7 +102,7 @@ func (r *reconciliation) reportMismatch(t *serviceTraits, c *plan.Candidates) {
 
 // serviceNotFound says where a Service was looked for.
 func serviceNotFound(b *v1alpha1.ExternalBackend) string {
-	return fmt.Sprintf("Service %q does not exist in namespace %q.", plan.ServiceName(b), b.Namespace)
+	return fmt.Sprintf("Service %q does not exist in namespace %q.", b.EffectiveServiceName(), b.Namespace)
 }
 
 // firstFew lists the first few of all, and says how many more there are.
@@ -128,7 +128,7 @@ func otherTargetPort(b *v1alpha1.ExternalBackend) string {
 func (r *reconciliation) template(t serviceTraits) endpointslice.Template {
 	b := r.backend
 	return endpointslice.Template{
-		Namespace: b.Namespace, Service: plan.ServiceName(b), Backend: b.Name,
+		Namespace: b.Namespace, Service: b.EffectiveServiceName(), Backend: b.Name,
 		Labels: plan.ServiceLabels(b), Owner: plan.SliceOwner(b, r.service),
 		Headless: t.Headless, ZoneHints: t.ZoneHints, NodeHints: t.NodeHints,
 		Taken: r.state.planning.takenNames, Max: r.Options.MaxEndpointsPerSlice,

@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/plan"
 )
 
 // maxRetry is the longest time between two tries after an error. The controller never gives up, and
@@ -114,7 +113,7 @@ func policyHandler(changed func()) handler.EventHandler {
 // garbage collector, which may still be faster. At the start all are reconciled anyway.
 func (r *Reconciler) siblingHandler() handler.EventHandler {
 	enqueue := func(ctx context.Context, queue workQueue, o client.Object) {
-		service := plan.ServiceName(o.(*v1alpha1.ExternalBackend))
+		service := o.(*v1alpha1.ExternalBackend).EffectiveServiceName()
 		for _, sibling := range r.requestsOnService(ctx, o.GetNamespace(), service) {
 			if sibling.Name != o.GetName() {
 				addUrgent(queue, sibling, 0)

@@ -2,7 +2,6 @@ package endpointslice
 
 import (
 	"strconv"
-	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
@@ -81,21 +80,13 @@ func checksum[T string | []byte](sum uint32, text T) uint32 {
 	return (sum ^ ',') * fnvPrime
 }
 
-// drainEndUnix returns t as Unix time; 0 if t is zero.
-func drainEndUnix(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return max(t.Unix(), 1)
-}
-
 // reset starts the annotation of another slice.
 func (enc *annotationEncoder) reset() { enc.text, enc.count = enc.text[:0], 0 }
 
 // add appends the next endpoint of the slice.
 func (enc *annotationEncoder) add(e *Endpoint, c *Conditions, address string) {
 	a := attributes{
-		target: e.Target, tier: e.Tier, rank: e.Rank, health: c.healthMark(), until: drainEndUnix(e.DrainUntil),
+		target: e.Target, tier: e.Tier, rank: e.Rank, health: c.healthMark(), until: max(e.DrainUntil.Unix(), 0),
 	}
 	if enc.count > 0 && enc.attributes != a {
 		enc.flush()

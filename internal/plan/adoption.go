@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,14 +80,9 @@ func ServiceConflict(b *v1alpha1.ExternalBackend, live *corev1.Service, adopterG
 
 // hasPortsOfSpec reports whether live has exactly the ports of b's spec.
 func hasPortsOfSpec(b *v1alpha1.ExternalBackend, live *corev1.Service) bool {
-	if len(b.Spec.Ports) != len(live.Spec.Ports) {
-		return false
+	differs := func(p v1alpha1.Port) bool {
+		l := livePort(live, &p)
+		return l == nil || l.Port != p.Port
 	}
-	for i := range b.Spec.Ports {
-		p := &b.Spec.Ports[i]
-		if l := livePort(live, p); l == nil || l.Port != p.Port {
-			return false
-		}
-	}
-	return true
+	return len(b.Spec.Ports) == len(live.Spec.Ports) && !slices.ContainsFunc(b.Spec.Ports, differs)
 }

@@ -12,6 +12,7 @@ import (
 // builder holds the state of one buildCandidates.
 type builder struct {
 	Input
+	Candidates // so far
 	// addresses are indexed by the numbers that Published gives to addresses.
 	addresses []addressState
 	// commonPorts are the ports of targets without ports of their own.
@@ -22,7 +23,6 @@ type builder struct {
 	states map[string]v1alpha1.TargetState
 	// nextWinner chains the winners of one address; -1 ends a chain.
 	nextWinner []int32
-	out        Candidates
 }
 
 // addressState is what the passes know about one address.
@@ -42,9 +42,9 @@ func newBuilder(in Input) *builder {
 	}
 
 	b := &builder{Input: in, addresses: make([]addressState, 0, max(n, in.Published.Addresses()))}
-	b.out.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
-	b.out.Endpoints = make([]Endpoint, 0, n)
-	b.out.origins = make([]origin, 0, n)
+	b.Notes = make([]TargetNotes, len(in.Backend.Spec.Targets))
+	b.Endpoints = make([]Endpoint, 0, n)
+	b.origins = make([]origin, 0, n)
 	b.siblings = map[netip.Addr]*Endpoint{}
 	for _, s := range slices.Concat(in.Siblings, in.FormerSiblings) {
 		for i := range s.Endpoints {
@@ -70,8 +70,8 @@ func (b *builder) address(a netip.Addr) int32 {
 }
 
 func (b *builder) add(e *Endpoint, o *origin) {
-	b.out.Endpoints = append(b.out.Endpoints, *e)
-	b.out.origins = append(b.out.origins, *o)
+	b.Endpoints = append(b.Endpoints, *e)
+	b.origins = append(b.origins, *o)
 }
 
 // setProbe sets how o is probed. published is an endpoint at its address, or nil. Its health is

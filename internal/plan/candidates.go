@@ -30,8 +30,8 @@ func buildCandidates(in Input) Candidates {
 	b.keepLeaving()
 	winners := b.resolveConflicts()
 	b.enforceLimit(winners)
-	b.out.removeRejected()
-	return b.out
+	b.removeRejected()
+	return b.Candidates
 }
 
 // expandTargets is pass 1. It visits targets in the order of their names, because the order of
@@ -47,7 +47,7 @@ func (b *builder) expandTargets() {
 
 func (b *builder) expandTarget(i int) {
 	t := &b.Backend.Spec.Targets[i]
-	notes := &b.out.Notes[i]
+	notes := &b.Notes[i]
 	var addrs []Addr
 	var literal [1]Addr
 	if name := targetName(t); name != "" {
@@ -78,7 +78,7 @@ func (b *builder) expandTarget(i int) {
 // addAddress adds one address of target i, if policy and IP family allow it.
 func (b *builder) addAddress(i int, a Addr, number int32, ports []Port) {
 	t := &b.Backend.Spec.Targets[i]
-	notes := &b.out.Notes[i]
+	notes := &b.Notes[i]
 	o := origin{
 		target: int32(i), address: number, name: targetName(t),
 		terminating: t.AdminState == v1alpha1.AdminStateDraining,
@@ -131,7 +131,7 @@ func (b *builder) keepLeaving() {
 			continue
 		}
 		if lookup.targets == nil {
-			lookup = newLeavingLookup(b.Backend, b.Probes, b.NamedAddrs)
+			lookup = newLeavingLookup(b.Backend, b.Input.Probes, b.Input.NamedAddrs)
 		}
 		unattributed := p.Unread && p.DrainUntil.IsZero()
 		if unattributed && (!lookup.mayBeOurs(p.Addr) || b.keepAsPublished(p, number, unanswered)) {
@@ -148,7 +148,7 @@ func (b *builder) unansweredNames() []string {
 	var names []string
 	for i := range b.Backend.Spec.Targets {
 		t := &b.Backend.Spec.Targets[i]
-		if t.AdminState != v1alpha1.AdminStateDisabled && b.out.Notes[i].Answer.unknown() {
+		if t.AdminState != v1alpha1.AdminStateDisabled && b.Notes[i].Answer.unknown() {
 			names = append(names, targetName(t))
 		}
 	}
@@ -165,7 +165,7 @@ func (b *builder) keepAsPublished(p *Endpoint, number int32, names []string) boo
 	for _, name := range names {
 		if r := b.permit(name, e.Addr, e.Ports, 0); !r.Denied || r.KeepPublished {
 			b.add(&e, &origin{target: -1, address: number, name: name, asPublished: true})
-			b.out.keepsPublished = true
+			b.keepsPublished = true
 			return true
 		}
 	}
@@ -184,9 +184,7 @@ func (b *builder) keepUntil(drainEnd time.Time, p *Endpoint, number int32, looku
 		o.target, e.Tier = int32(i), tierOf(t, p.Rank)
 	}
 
-	if e.DrainUntil.IsZero() || e.DrainUntil.After(drainEnd) {
-		e.DrainUntil = drainEnd
-	}
+	e.DrainUntil = earlier(e.DrainUntil, drainEnd)
 	if !e.DrainUntil.After(b.Now) {
 		return
 	}
@@ -203,24 +201,22 @@ func (b *builder) keepUntil(drainEnd time.Time, p *Endpoint, number int32, looku
 		return
 	}
 	b.add(&e, &o)
-	if b.out.nextDrainEnd.IsZero() || e.DrainUntil.Before(b.out.nextDrainEnd) {
-		b.out.nextDrainEnd = e.DrainUntil
-	}
+	b.nextDrainEnd = earlier(b.nextDrainEnd, e.DrainUntil)
 }
 
 // resolveConflicts is pass 3. It marks the losers as rejected and returns the others, in the order
 // in which they win.
 func (b *builder) resolveConflicts() []int32 {
 	claims := b.siblingClaims()
-	b.nextWinner = make([]int32, len(b.out.Endpoints))
+	b.nextWinner = make([]int32, len(b.Endpoints))
 	order := b.winningOrder()
 	winners := order[:0]
 	for _, i := range order {
-		e, o := &b.out.Endpoints[i], &b.out.origins[i]
+		e, o := &b.Endpoints[i], &b.origins[i]
 		if winner := b.winnerOver(e, o, claims[e.Addr]); winner != "" {
 			o.rejected = true
 			if o.target >= 0 && !e.Leaving() {
-				notes := &b.out.Notes[o.target]
+				notes := &b.Notes[o.target]
 				notes.Duplicates++
 				notes.Winner = cmp.Or(notes.Winner, winner)
 			}
@@ -259,13 +255,13 @@ func (b *builder) siblingClaims() map[netip.Addr][]siblingClaim {
 
 // winningOrder returns the candidates in the order in which they win over each other.
 func (b *builder) winningOrder() []int32 {
-	order := indexes(len(b.out.Endpoints))
+	order := indexes(len(b.Endpoints))
 	compare := func(i, j int32) int {
-		x, y := &b.out.Endpoints[i], &b.out.Endpoints[j]
+		x, y := &b.Endpoints[i], &b.Endpoints[j]
 		return cmp.Or(
 			compareBool(x.Leaving(), y.Leaving()),
 			cmp.Compare(x.Tier, y.Tier),
-			compareBool(b.out.origins[i].terminating, b.out.origins[j].terminating),
+			compareBool(b.origins[i].terminating, b.origins[j].terminating),
 		)
 	}
 	if !slices.IsSortedFunc(order, compare) {
@@ -278,8 +274,8 @@ func (b *builder) winningOrder() []int32 {
 // and wins over e; "" if there is none.
 func (b *builder) winnerOver(e *Endpoint, o *origin, claims []siblingClaim) string {
 	for i := b.addresses[o.address].winner; i >= 0; i = b.nextWinner[i] {
-		if portsConflict(b.out.Endpoints[i].Ports, e.Ports) {
-			return fmt.Sprintf("target %q", b.out.Endpoints[i].Target)
+		if portsConflict(b.Endpoints[i].Ports, e.Ports) {
+			return fmt.Sprintf("target %q", b.Endpoints[i].Target)
 		}
 	}
 	for _, c := range claims {
@@ -316,18 +312,18 @@ func (b *builder) enforceLimit(winners []int32) {
 	}
 
 	isNew := func(i int32) bool {
-		_, published := b.Published.At(b.out.origins[i].address, b.out.Endpoints[i].Ports)
+		_, published := b.Published.At(b.origins[i].address, b.Endpoints[i].Ports)
 		return !published
 	}
 	slices.SortStableFunc(winners, func(i, j int32) int {
-		leaving := compareBool(b.out.Endpoints[i].Leaving(), b.out.Endpoints[j].Leaving())
+		leaving := compareBool(b.Endpoints[i].Leaving(), b.Endpoints[j].Leaving())
 		return cmp.Or(leaving, compareBool(isNew(i), isNew(j)))
 	})
 	for _, i := range winners[b.Max:] {
-		e, o := &b.out.Endpoints[i], &b.out.origins[i]
+		e, o := &b.Endpoints[i], &b.origins[i]
 		o.rejected = true
 		if o.target >= 0 && !e.Leaving() {
-			b.out.Notes[o.target].Truncated++
+			b.Notes[o.target].Truncated++
 		}
 	}
 }
@@ -360,12 +356,4 @@ func indexes(n int) []int32 {
 }
 
 // compareBool orders false before true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
+func compareBool(a, b bool) int { return int(boolToInt(a) - boolToInt(b)) }

@@ -35,13 +35,7 @@ func Retains(b *v1alpha1.ExternalBackend) bool {
 }
 
 // hasKnownPolicy reports whether this version can act on b's deletionPolicy.
-func hasKnownPolicy(b *v1alpha1.ExternalBackend) bool {
-	switch b.Spec.EffectiveDeletionPolicy() {
-	case v1alpha1.DeletionPolicyDelete, v1alpha1.DeletionPolicyRetain:
-		return true
-	}
-	return false
-}
+func hasKnownPolicy(b *v1alpha1.ExternalBackend) bool { return validateDeletionPolicy(b) == nil }
 
 // SliceOwner returns the owner reference of b's slices; nil if it is unknown, and they keep those
 // that they have. service is the Service in front of them, or nil.

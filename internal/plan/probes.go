@@ -47,7 +47,12 @@ func (c *Candidates) matchProbes(probes []Probe) bool {
 		if !c.origins[i].probed() {
 			continue
 		}
-		if n >= len(probes) || !c.matchesProbe(i, &probes[n]) {
+		if n >= len(probes) {
+			return false
+		}
+		want := c.probe(i)
+		want.SeedVerdict = probes[n].SeedVerdict
+		if probes[n] != want {
 			return false
 		}
 		n++
@@ -58,13 +63,6 @@ func (c *Candidates) matchProbes(probes []Probe) bool {
 // probedAt is where candidate i is probed; its port is 0 if it is not.
 func (c *Candidates) probedAt(i int) netip.AddrPort {
 	return netip.AddrPortFrom(c.Endpoints[i].Addr, c.origins[i].probePort)
-}
-
-// matchesProbe reports whether p is the probe of candidate i, seeds apart.
-func (c *Candidates) matchesProbe(i int, p *Probe) bool {
-	want := c.probe(i)
-	want.SeedVerdict = p.SeedVerdict
-	return *p == want
 }
 
 func (c *Candidates) probe(i int) Probe {

@@ -84,7 +84,6 @@ func Publish(in PublishInput, c *Candidates) Publication {
 		Conditions: make([]Conditions, len(c.Endpoints)),
 		Verdicts:   make([]Verdict, len(c.Endpoints)),
 		State:      in.State,
-		Next:       c.nextDrainEnd,
 	}
 	counts := newTierCounts(in.Backend, c)
 	out.setHealth(in, c, counts)
@@ -97,9 +96,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	var next time.Time
 	out.Tiers = counts.tiers
 	out.TierState, next = ChooseTier(failover(in.Backend), out.Tiers, *previous, in.Now)
-	if !next.IsZero() && (out.Next.IsZero() || next.Before(out.Next)) {
-		out.Next = next
-	}
+	out.Next = earlier(c.nextDrainEnd, next)
 	out.TierState.Provisional = restored && c.keepsPublished
 
 	noTier := out.TierState.Active == nil

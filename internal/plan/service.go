@@ -40,7 +40,7 @@ type ServicePlan struct {
 // Service now.
 func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, adopterGone bool) ServicePlan {
 	if live == nil {
-		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: ServiceName(b), Namespace: b.Namespace}}
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: b.EffectiveServiceName(), Namespace: b.Namespace}}
 		setService(b, s, false)
 		return ServicePlan{Write: s}
 	}

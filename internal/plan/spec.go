@@ -12,11 +12,6 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// ServiceName returns the name of the Service in front of b's endpoints.
-func ServiceName(b *v1alpha1.ExternalBackend) string {
-	return b.EffectiveServiceName()
-}
-
 // ServiceType returns the type of the Service in the spec; "" if somebody else owns it.
 func ServiceType(b *v1alpha1.ExternalBackend) v1alpha1.ServiceType {
 	if b.Spec.ServiceRef != nil {
@@ -69,9 +64,9 @@ func targetName(t *v1alpha1.Target) string { return cmp.Or(t.Hostname, t.SRVName
 // tierOf returns the tier of an endpoint of t whose SRV record has that rank.
 func tierOf(t *v1alpha1.Target, rank uint8) int32 { return min(127, t.EffectiveTier()+int32(rank)) }
 
-// targetPort returns the port number that traffic for p goes to at t. srvPort is the port of the
+// TargetPort returns the port number that traffic for p goes to at t. srvPort is the port of the
 // SRV record, 0 without one; it replaces that of the first of spec.ports.
-func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srvPort uint16) int32 {
+func TargetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srvPort uint16) int32 {
 	if first && srvPort != 0 {
 		return int32(srvPort)
 	}
@@ -82,9 +77,6 @@ func targetPort(t *v1alpha1.Target, p *v1alpha1.Port, first bool, srvPort uint16
 	}
 	return p.EffectiveTargetPort()
 }
-
-// TargetPort returns the port number that traffic for p goes to at t.
-func TargetPort(t *v1alpha1.Target, p *v1alpha1.Port) int32 { return targetPort(t, p, false, 0) }
 
 // checkPort returns the port of spec.healthCheck: a number, a name, or nil for the first TCP port.
 func checkPort(h *v1alpha1.HealthCheck) *intstr.IntOrString {
@@ -109,7 +101,7 @@ func probePort(b *v1alpha1.ExternalBackend, t *v1alpha1.Target, srvPort uint16) 
 	for i := range b.Spec.Ports {
 		p := &b.Spec.Ports[i]
 		if want == nil && isTCP(p.Protocol) || want != nil && want.StrVal == p.Name {
-			return uint16(targetPort(t, p, i == 0, srvPort)), true
+			return uint16(TargetPort(t, p, i == 0, srvPort)), true
 		}
 	}
 	return 0, false
@@ -127,7 +119,7 @@ func slicePorts(
 		if !served(p) {
 			continue
 		}
-		port := Port{Name: p.Name, Port: targetPort(t, p, i == 0, srvPort), Protocol: p.EffectiveProtocol()}
+		port := Port{Name: p.Name, Port: TargetPort(t, p, i == 0, srvPort), Protocol: p.EffectiveProtocol()}
 		if p.AppProtocol != nil {
 			port.AppProtocol = *p.AppProtocol
 		}

@@ -51,17 +51,6 @@ type References struct {
 	Message string
 }
 
-// serviceType returns the type in the spec, or with serviceRef that of the live Service.
-func (in *StatusInput) serviceType() v1alpha1.ServiceType {
-	switch {
-	case in.Backend.Spec.ServiceRef == nil:
-		return ServiceType(in.Backend)
-	case in.Service == nil:
-		return ""
-	}
-	return liveType(in.Service)
-}
-
 // StatusReport is the result of Status.
 type StatusReport struct {
 	Status v1alpha1.ExternalBackendStatus
@@ -74,16 +63,13 @@ type StatusReport struct {
 // Status makes the status. Its messages contain no time, no latency, no response body and no
 // refused address.
 func Status(in StatusInput) StatusReport {
-	s := v1alpha1.ExternalBackendStatus{
-		ObservedGeneration: in.Backend.Generation,
-		ServiceName:        ServiceName(in.Backend),
-		ServiceType:        in.serviceType(),
-		Endpoints:          in.Previous.Endpoints,
-		ActiveTier:         in.Previous.ActiveTier,
-		Targets:            in.Previous.Targets,
-		OmittedTargets:     in.Previous.OmittedTargets,
-		Conditions:         slices.Clone(in.Previous.Conditions),
+	s := in.Previous
+	s.ObservedGeneration = in.Backend.Generation
+	s.ServiceName, s.ServiceType = in.Backend.EffectiveServiceName(), ServiceType(in.Backend)
+	if in.Backend.Spec.ServiceRef != nil && in.Service != nil {
+		s.ServiceType = liveType(in.Service)
 	}
+	s.Conditions = slices.Clone(s.Conditions)
 	w := statusWriter{StatusInput: in, out: &s, memory: in.TargetMemory}
 	if in.Candidates != nil {
 		w.setCounts()
@@ -122,7 +108,8 @@ type statusWriter struct {
 	StatusInput
 	out    *v1alpha1.ExternalBackendStatus
 	memory TargetMemory
-	probed probeCounts
+	// probed counts the probed endpoints.
+	probed v1alpha1.EndpointCounts
 	// sharedReason is the reason for Ready that all targets share, or "".
 	sharedReason string
 }

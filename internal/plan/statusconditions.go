@@ -94,7 +94,7 @@ func (w *statusWriter) namesResolved() metav1.Condition {
 
 func (w *statusWriter) healthy() metav1.Condition {
 	p := w.probed
-	summary := fmt.Sprintf("%d of %d probed endpoints are healthy.", p.healthy, p.total)
+	summary := fmt.Sprintf("%d of %d probed endpoints are healthy.", p.Healthy, p.Total)
 	if observes(w.Backend) {
 		summary += " The check only observes: it changes no endpoint."
 	}
@@ -108,13 +108,13 @@ func (w *statusWriter) healthy() metav1.Condition {
 		return isTrue(v1alpha1.ReasonNotProbed, "The spec has no healthCheck.")
 	case !Resolves(w.Backend):
 		return isTrue(v1alpha1.ReasonNotProbed, "The Service leads to a name, which is not probed.")
-	case p.total == 0:
+	case p.Total == 0:
 		return isUnknown(v1alpha1.ReasonNoEndpoints, "There is no endpoint to probe.")
-	case p.healthy == p.total:
+	case p.Healthy == p.Total:
 		return isTrue(v1alpha1.ReasonHealthy, summary)
-	case p.unhealthy == p.total:
+	case p.Unhealthy == p.Total:
 		return isFalse(v1alpha1.ReasonAllUnhealthy, summary)
-	case p.unhealthy > 0:
+	case p.Unhealthy > 0:
 		return isFalse(v1alpha1.ReasonSomeUnhealthy, summary)
 	}
 	return isUnknown(v1alpha1.ReasonPending, summary)
@@ -193,9 +193,7 @@ func (w *statusWriter) setStalled() time.Time {
 			w.set(v1alpha1.ConditionStalled, isTrue(c.Reason, c.Message))
 			return time.Time{}
 		}
-		if next.IsZero() || due.Before(next) {
-			next = due
-		}
+		next = earlier(next, due)
 	}
 	meta.RemoveStatusCondition(&w.out.Conditions, v1alpha1.ConditionStalled)
 	return next
@@ -245,9 +243,7 @@ func (w *statusWriter) describeTier() string {
 // isPinnedTierEmpty reports whether no endpoint is in the tier that spec.failover.pinnedTier makes
 // active, so that none is ready.
 func (w *statusWriter) isPinnedTierEmpty() bool {
-	f := w.Backend.Spec.Failover
-	if f == nil || f.PinnedTier == nil || w.Candidates == nil || w.out.ActiveTier == nil {
-		return false
-	}
-	return !slices.ContainsFunc(w.Candidates.Endpoints, func(e Endpoint) bool { return e.Tier == *f.PinnedTier })
+	pinned := failover(w.Backend).Pinned
+	return pinned != nil && w.Candidates != nil && w.out.ActiveTier != nil &&
+		!slices.ContainsFunc(w.Candidates.Endpoints, func(e Endpoint) bool { return e.Tier == *pinned })
 }

@@ -6,27 +6,26 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// probeCounts counts the probed endpoints by verdict.
-type probeCounts struct{ total, healthy, unhealthy int }
+// countEndpoint counts an endpoint by readiness and verdict.
+func countEndpoint(c *v1alpha1.EndpointCounts, ready bool, verdict Verdict) {
+	c.Total++
+	c.Ready += boolToInt(ready)
+	c.Healthy += boolToInt(verdict == Healthy)
+	c.Unhealthy += boolToInt(verdict == Unhealthy)
+}
 
 // setCounts counts the endpoints. Those that are not probed count as healthy.
 func (w *statusWriter) setCounts() {
-	var c v1alpha1.EndpointCounts
+	all := &v1alpha1.EndpointCounts{}
 	for i := range w.Publication.Conditions {
-		verdict := Healthy
+		ready, verdict := w.Publication.Conditions[i].Ready, Healthy
 		if w.Candidates.isProbed(i) {
 			verdict = w.Publication.Verdicts[i]
-			w.probed.total++
-			w.probed.healthy += boolToInt(verdict == Healthy)
-			w.probed.unhealthy += boolToInt(verdict == Unhealthy)
+			countEndpoint(&w.probed, ready, verdict)
 		}
-		c.Total++
-		c.Ready += int32(boolToInt(w.Publication.Conditions[i].Ready))
-		c.Healthy += int32(boolToInt(verdict == Healthy))
-		c.Unhealthy += int32(boolToInt(verdict == Unhealthy))
+		countEndpoint(all, ready, verdict)
 	}
-	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
-	w.out.Endpoints = &c
+	w.setEndpoints(all)
 
 	w.out.ActiveTier = w.Publication.TierState.Active
 	sameSpec := w.Previous.ObservedGeneration == w.Backend.Generation
@@ -35,11 +34,16 @@ func (w *statusWriter) setCounts() {
 	}
 }
 
+func (w *statusWriter) setEndpoints(c *v1alpha1.EndpointCounts) {
+	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
+	w.out.Endpoints = c
+}
+
 // isProbed reports whether published endpoint i is probed. The name that Passthrough publishes is
 // an endpoint without a candidate.
 func (c *Candidates) isProbed(i int) bool { return i < len(c.origins) && c.origins[i].probed() }
 
-func boolToInt(b bool) int {
+func boolToInt(b bool) int32 {
 	if b {
 		return 1
 	}

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,15 +11,16 @@ import (
 // setFiltered sets the counts, the targets and Permitted if the spec cannot be acted on. Everything
 // else stays as the previous status says.
 func (w *statusWriter) setFiltered() {
-	c := v1alpha1.EndpointCounts{Total: int32(len(w.Filtered.Kept))}
+	counts := &v1alpha1.EndpointCounts{}
 	for i := range w.Filtered.Kept {
 		e := &w.Filtered.Kept[i]
-		c.Ready += int32(boolToInt(e.Ready))
-		c.Healthy += int32(boolToInt(e.Healthy))
-		c.Unhealthy += int32(boolToInt(!e.Healthy))
+		verdict := Unhealthy
+		if e.Healthy {
+			verdict = Healthy
+		}
+		countEndpoint(counts, e.Ready, verdict)
 	}
-	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
-	w.out.Endpoints = &c
+	w.setEndpoints(counts)
 
 	w.setFilteredTargets()
 	isDenied := func(t v1alpha1.TargetStatus) bool { return t.State == v1alpha1.TargetStateDenied }
@@ -79,7 +79,7 @@ func (w *statusWriter) updateFilteredTarget(t *v1alpha1.TargetStatus, kept []*En
 	t.Endpoints = v1alpha1.TargetEndpointCounts{Total: int32(len(kept))}
 	t.Addresses = nil
 	for _, e := range kept {
-		t.Endpoints.Ready += int32(boolToInt(e.Ready))
+		t.Endpoints.Ready += boolToInt(e.Ready)
 		t.Addresses = append(t.Addresses, e.Addr.String())
 	}
 	slices.Sort(t.Addresses)

@@ -10,7 +10,7 @@ import (
 
 // targetEndpoints sums up the endpoints of one target.
 type targetEndpoints struct {
-	total, ready, probed, unhealthy int
+	total, ready, probed, unhealthy int32
 	// worst is the worst state of a probed endpoint, and worstAt is where that endpoint is probed.
 	worst   ProbeState
 	worstAt netip.AddrPort
@@ -92,7 +92,7 @@ func (w *statusWriter) sumEndpoints() []targetEndpoints {
 func (w *statusWriter) fillTarget(i int, sum *targetEndpoints, out *v1alpha1.TargetStatus) {
 	t, notes := &w.Backend.Spec.Targets[i], &w.Candidates.Notes[i]
 	out.Name, out.Tier, out.Health = t.Name, tierOf(t, 0), sum.health()
-	out.Endpoints = v1alpha1.TargetEndpointCounts{Total: int32(sum.total), Ready: int32(sum.ready)}
+	out.Endpoints = v1alpha1.TargetEndpointCounts{Total: sum.total, Ready: sum.ready}
 	out.State = w.targetState(t, notes, sum)
 	if out.State == v1alpha1.TargetStateDisabled {
 		return

@@ -64,7 +64,7 @@ func (w *statusWriter) familyNotServed(t *v1alpha1.Target) string {
 		family = "IPv6"
 	}
 	if w.Backend.Spec.ServiceRef != nil {
-		return fmt.Sprintf("Service %q does not serve %s (its spec.ipFamilies)", ServiceName(w.Backend), family)
+		return fmt.Sprintf("Service %q does not serve %s (its spec.ipFamilies)", w.Backend.EffectiveServiceName(), family)
 	}
 	return fmt.Sprintf("the Service does not serve %s (spec.service.ipFamilies, ipFamilyPolicy)", family)
 }

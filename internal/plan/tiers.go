@@ -166,11 +166,19 @@ func (f Failover) failback(active int32, since map[int32]time.Time, now time.Tim
 		}
 		if due := from.Add(f.FailbackDelay); !due.After(now) {
 			chosen = min(chosen, number)
-		} else if next.IsZero() || due.Before(next) {
-			next = due
+		} else {
+			next = earlier(next, due)
 		}
 	}
 	return chosen, next
+}
+
+// earlier returns the earlier of two times. Zero stands for never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // PublishedTier reads back which tier was active: the tier of the endpoints that are serving. No

@@ -26,8 +26,8 @@ export GOWORK := off
 # All commands except the race detector have the same setting, so that they share one build cache.
 export CGO_ENABLED := 0
 
-# test/prometheus is not among them: its go.mod can't be tidied where modules that only the service discovery of
-# Prometheus needs are not reachable, and linting it takes minutes.
+# test/prometheus and test/kubestatemetrics are not among them. The go.mod of the first can't be tidied where modules
+# that only the service discovery of Prometheus needs are not reachable, and linting either takes minutes.
 MODULES := . devcluster test test/bench/slices tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 CONTROLLER_GEN := $(TOOL) controller-gen
@@ -91,9 +91,10 @@ manifests: ## Write the CRDs and the manager's ClusterRole
 	$(CONTROLLER_GEN) rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
 
 .PHONY: docs
-docs: ## Write the reference pages: API, flags, conditions and events
+docs: ## Write the reference pages: API, flags, conditions, events and metrics
 	$(GO_BUILD) -o bin/manager ./cmd
 	go run ./hack/reference
+	cd test && go test -count=1 ./series -run '^TestReferenceHasTheOperatorsMetrics$$' -update
 
 .PHONY: fmt
 fmt: ## Format the Go code
@@ -143,11 +144,13 @@ test: packages bin/devcluster ## Run all tests, under the race detector (root)
 	$(call cluster-tests,devcluster,-timeout 20m)
 	$(call cluster-tests,test,-timeout 45m)
 
+# Go does not notice when files outside of a module have changed, so results of the modules below are never reused.
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster and no root
 	$(RACE) -timeout 10m ./...
-	cd test && $(RACE) ./admission ./gitops
-	cd test/prometheus && go test $(TESTFLAGS) ./...
+	cd test && $(RACE) -count=1 ./admission ./gitops ./series
+	cd test/prometheus && go test -count=1 $(TESTFLAGS) ./...
+	cd test/kubestatemetrics && go test -count=1 $(TESTFLAGS) ./...
 
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp runs only the Go benchmarks that match

@@ -31,14 +31,14 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			Name: "externalbackend_endpoints",
 			Help: "Published endpoints of an ExternalBackend by state: Healthy, Unhealthy, Unknown, Unprobed or Draining.",
 		}, []string{"namespace", "name", "state"}),
-		readyEndpoints: perObject("externalbackend_ready_endpoints", "Endpoints of an ExternalBackend that are ready."),
+		readyEndpoints: perObject("externalbackend_ready_endpoints", "Published endpoints of an ExternalBackend that get traffic."),
 		activeTier: perObject("externalbackend_active_tier",
-			"Active tier of an ExternalBackend; no series where none is."),
+			"Active tier of an ExternalBackend. There is no series while no tier is active."),
 		ready: perObject("externalbackend_ready",
-			"Whether the condition Ready of an ExternalBackend is True: 0 or 1."),
+			"1 if the condition Ready of an ExternalBackend is True, else 0."),
 		verdictChanges: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "externalbackend_endpoint_transitions_total",
-			Help: "Verdicts that changed, by the new one.",
+			Help: "Verdicts that changed, by the new verdict: Healthy or Unhealthy.",
 		}, []string{"to"}),
 	}
 }

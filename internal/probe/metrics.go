@@ -20,7 +20,9 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	factory := promauto.With(registerer) // it registers nothing where registerer is nil
 	total := factory.NewCounterVec(prometheus.CounterOpts{
 		Name: "externalbackend_probe_total",
-		Help: "Probes that ended, by type and result; unknown are those that could not be run, regular ones that came too late among them.",
+		Help: "Probes that ended, by type (tcpSocket, httpGet, grpc) and by result (success, failure, unknown). " +
+			"Unknown ones could not be run, or ended too late: they say something about the manager. " +
+			"Probes that the manager gave up, because a spec changed or another namespace needed its share, are not counted.",
 	}, []string{"type", "result"})
 	duration := factory.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "externalbackend_probe_duration_seconds",
@@ -30,16 +32,16 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		lateness: factory.NewHistogram(prometheus.HistogramOpts{
 			Name:    "externalbackend_probe_lateness_seconds",
-			Help:    "Time from when a probe was due to when it began.",
+			Help:    "Time from when a probe was due to its start.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 		inFlight: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "externalbackend_probes_in_flight",
-			Help: "Probes that have begun and not ended.",
+			Help: "Probes that have begun and not ended, at most --max-concurrent-probes.",
 		}),
 		blind: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "externalbackend_prober_blind",
-			Help: "1 while nearly all endpoints are silent, so that silence makes none Unhealthy; else 0.",
+			Help: "1 while the manager hears from almost no endpoint and considers its own network broken, else 0.",
 		}),
 	}
 	for k := range kinds {

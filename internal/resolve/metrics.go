@@ -17,16 +17,17 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		lookups: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "externalbackend_dns_lookups_total",
-			Help: "DNS lookups of one name and type, by response code, or by cause where no server answered.",
+			Help: "DNS lookups of one name and type, by response code, or by cause if no server answered, such as timeout " +
+				"or connection refused.",
 		}, []string{"rcode"}),
 		duration: factory.NewHistogram(prometheus.HistogramOpts{
 			Name:    "externalbackend_dns_lookup_duration_seconds",
-			Help:    "Time of a DNS lookup, all servers and aliases together.",
+			Help:    "Duration of a DNS lookup, all its servers and aliases together.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
 		stale: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "externalbackend_dns_stale_names",
-			Help: "Names that serve their last good answer because they can't be resolved now.",
+			Help: "Names whose last good answer is in use because they can't be resolved now.",
 		}),
 	}
 }

@@ -148,29 +148,3 @@ func firingMinutes(t *testing.T, r rule, load string, minutes int) []string {
 	}
 	return firing
 }
-
-// TestEachAlertHasARunbook wants each alert's link to lead to a section of docs/alerts.md that has
-// its name.
-func TestEachAlertHasARunbook(t *testing.T) {
-	page, err := os.ReadFile("../../docs/alerts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range readRules(t) {
-		want := "https://github.com/external-backend/operator/blob/main/docs/alerts.md#" + strings.ToLower(r.Alert)
-		if r.Annotations["runbook_url"] != want {
-			t.Errorf("%s: runbook_url is %q, not %q", r.Alert, r.Annotations["runbook_url"], want)
-		}
-		if !strings.Contains(string(page), "\n## "+r.Alert+"\n") {
-			t.Errorf("docs/alerts.md has no section %s", r.Alert)
-		}
-		for _, word := range []string{"summary", "description"} {
-			if r.Annotations[word] == "" {
-				t.Errorf("%s has no %s", r.Alert, word)
-			}
-		}
-		if s := r.Labels["severity"]; s != "critical" && s != "warning" {
-			t.Errorf("%s has severity %q", r.Alert, s)
-		}
-	}
-}

@@ -135,12 +135,21 @@ func (m *Manager) Tail() string {
 	return string(text)
 }
 
+// Scrape returns what the manager exposes, in Prometheus' text format.
+func (m *Manager) Scrape(ctx context.Context) (string, error) {
+	text, err := m.await(ctx, m.stats+"/metrics")
+	if err != nil {
+		return "", fmt.Errorf("lab: %w", err)
+	}
+	return text, nil
+}
+
 // Metrics returns the value of each series, by the text of the series, such as
 // `externalbackend_endpoints{name="db",namespace="shop",state="Healthy"}`.
 func (m *Manager) Metrics(ctx context.Context) (map[string]float64, error) {
-	text, err := m.await(ctx, m.stats+"/metrics")
+	text, err := m.Scrape(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
+		return nil, err
 	}
 	series := map[string]float64{}
 	for line := range strings.Lines(text) {

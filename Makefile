@@ -148,7 +148,7 @@ test: packages bin/devcluster ## Run all tests, under the race detector (root)
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster and no root
 	$(RACE) -timeout 10m ./...
-	cd test && $(RACE) -count=1 ./admission ./gitops ./series
+	cd test && $(RACE) -count=1 ./admission ./compatibility ./gitops ./series
 	cd test/prometheus && go test -count=1 $(TESTFLAGS) ./...
 	cd test/kubestatemetrics && go test -count=1 $(TESTFLAGS) ./...
 
@@ -238,8 +238,21 @@ docker-buildx: ## Build the image IMG for all PLATFORMS and push it, with a dock
 	$(CONTAINER_TOOL) buildx inspect external-backend >/dev/null 2>&1 || $(CONTAINER_TOOL) buildx create --name external-backend
 	$(CONTAINER_TOOL) buildx build --builder external-backend --platform $(subst $() ,$(comma),$(strip $(PLATFORMS))) --build-arg VERSION=$(VERSION) --tag $(IMG) --push .
 
+.PHONY: released-crds
+released-crds: ## Take today's CRDs and defaults for those of release VERSION; later changes are compared with them
+	cd test && go test -count=1 ./compatibility -run '^$$' -release '$(VERSION)'
+
+# The commit of a final version has that version's CRDs, so that later commits are compared with them.
+.PHONY: check-released-crds
+check-released-crds:
+	@if [[ '$(VERSION)' =~ ^v[0-9]+\.[0-9]+\.[0-9]+$$ ]]; then \
+		$(MAKE) released-crds; \
+		changed=$$(git status --porcelain -- test/compatibility); \
+		if [ -n "$$changed" ]; then printf '%s\n' 'Commit before the tag (RELEASE.md):' "$$changed" >&2; exit 1; fi; \
+	fi
+
 .PHONY: release
-release: build-installer ## Write binaries, install.yaml, an SBOM for each binary, and checksums to dist
+release: check-released-crds build-installer ## Write binaries, install.yaml, an SBOM for each binary, and checksums to dist
 	rm -f dist/*_linux_* dist/SHA256SUMS
 	cd tools && go build -o ../bin/sbom ./sbom
 	for platform in $(PLATFORMS); do \

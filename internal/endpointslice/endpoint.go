@@ -4,71 +4,31 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// endpoints builds the endpoints of one slice with a few allocations, whatever their number.
+// endpoints builds the endpoints of one slice.
 func (p *planner) endpoints(members []int32) []discoveryv1.Endpoint {
 	list := make([]discoveryv1.Endpoint, len(members))
-	flags := make([]bool, 0, 3*len(members))
-	flag := func(b bool) *bool {
-		flags = append(flags, b)
-		return &flags[len(flags)-1]
-	}
-
-	optional, hinted := 0, 0
-	for _, j := range members {
-		e := &p.desired[j]
-		for _, s := range []string{e.Hostname, e.Zone, e.NodeName} {
-			if s != "" {
-				optional++
-			}
-		}
-		if zone, node := p.template.hints(e); zone != "" || node != "" {
-			hinted++
-		}
-	}
-	strs := make([]string, 0, optional)
-	str := func(s string) *string {
-		if s == "" {
-			return nil
-		}
-		strs = append(strs, s)
-		return &strs[len(strs)-1]
-	}
-
-	hints := hintList{
-		hints: make([]discoveryv1.EndpointHints, 0, hinted),
-		zones: make([]discoveryv1.ForZone, 0, hinted),
-		nodes: make([]discoveryv1.ForNode, 0, hinted),
-	}
-	addresses := p.addresses(members)
 	for i, j := range members {
 		e, c := &p.desired[j], p.conditionsOf(j)
 		list[i] = discoveryv1.Endpoint{
-			Addresses: addresses[i : i+1 : i+1],
+			Addresses: []string{e.Addr.String()},
 			Conditions: discoveryv1.EndpointConditions{
-				Ready: flag(c.Ready), Serving: flag(c.Serving), Terminating: flag(c.Terminating),
+				Ready: new(c.Ready), Serving: new(c.Serving), Terminating: new(c.Terminating),
 			},
-			Hostname: str(e.Hostname),
-			Zone:     str(e.Zone),
-			NodeName: str(e.NodeName),
-			Hints:    hints.of(p.template.hints(e)),
+			Hostname: optional(e.Hostname),
+			Zone:     optional(e.Zone),
+			NodeName: optional(e.NodeName),
+			Hints:    endpointHints(p.template.hints(e)),
 		}
 	}
 	return list
 }
 
-// addresses returns the members' addresses as parts of one string.
-func (p *planner) addresses(members []int32) []string {
-	p.text = p.text[:0]
-	list := make([]string, len(members))
-	for _, j := range members {
-		p.text = p.desired[j].Addr.AppendTo(p.text)
+// optional returns s as a field that is absent if it is empty.
+func optional(s string) *string {
+	if s == "" {
+		return nil
 	}
-	all := string(p.text)
-	for i, j := range members {
-		n := len(p.desired[j].Addr.AppendTo(p.text[:0]))
-		list[i], all = all[:n], all[n:]
-	}
-	return list
+	return &s
 }
 
 // hints returns the zone and the node that e is hinted for; "" if there is no hint.
@@ -82,28 +42,19 @@ func (t *Template) hints(e *Endpoint) (zone, node string) {
 	return zone, node
 }
 
-// hintList hands out the hints of one slice.
-type hintList struct {
-	hints []discoveryv1.EndpointHints
-	zones []discoveryv1.ForZone
-	nodes []discoveryv1.ForNode
-}
-
-func (l *hintList) of(zone, node string) *discoveryv1.EndpointHints {
+// endpointHints returns hints for zone and node, as far as they are not "".
+func endpointHints(zone, node string) *discoveryv1.EndpointHints {
 	if zone == "" && node == "" {
 		return nil
 	}
-	var h discoveryv1.EndpointHints
+	hints := &discoveryv1.EndpointHints{}
 	if zone != "" {
-		l.zones = append(l.zones, discoveryv1.ForZone{Name: zone})
-		h.ForZones = l.zones[len(l.zones)-1 : len(l.zones) : len(l.zones)]
+		hints.ForZones = []discoveryv1.ForZone{{Name: zone}}
 	}
 	if node != "" {
-		l.nodes = append(l.nodes, discoveryv1.ForNode{Name: node})
-		h.ForNodes = l.nodes[len(l.nodes)-1 : len(l.nodes) : len(l.nodes)]
+		hints.ForNodes = []discoveryv1.ForNode{{Name: node}}
 	}
-	l.hints = append(l.hints, h)
-	return &l.hints[len(l.hints)-1]
+	return hints
 }
 
 // sameEndpoint reports whether have says all that want says and nothing more, except for

@@ -44,7 +44,7 @@ func MakesReady(current, next *discoveryv1.EndpointSlice) bool {
 func KeepReady(current, next *discoveryv1.EndpointSlice) {
 	was := readiness(current)
 	var annotation annotationEncoder
-	for i, e := range readEndpoints(next, readRuns(next, nil)) {
+	for i, e := range readEndpoints(next) {
 		address := next.Endpoints[i].Addresses[0]
 		if was[address] && e.Healthy && !e.Terminating {
 			e.Ready, e.Serving = true, true

@@ -31,14 +31,10 @@ func PlanFQDN(t Template, hostname string, e *Endpoint, existing []*discoveryv1.
 	next.Endpoints = []discoveryv1.Endpoint{{
 		Addresses:  []string{hostname},
 		Hostname:   &e.Hostname,
+		Zone:       optional(e.Zone),
+		NodeName:   optional(e.NodeName),
 		Conditions: discoveryv1.EndpointConditions{Ready: &e.Ready, Serving: &e.Serving, Terminating: &e.Terminating},
 	}}
-	if e.Zone != "" {
-		next.Endpoints[0].Zone = &e.Zone
-	}
-	if e.NodeName != "" {
-		next.Endpoints[0].NodeName = &e.NodeName
-	}
 	var annotation annotationEncoder
 	annotation.add(e, &e.Conditions, hostname)
 	m := newMetadata(&t)

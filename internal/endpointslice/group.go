@@ -29,86 +29,45 @@ func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
 
 // grouping sorts endpoints and slices into groups.
 type grouping struct {
-	byKey map[string]int32
+	byKey map[string]*group
 	list  []*group
-	key   []byte
-	// last remembers the group of the last endpoint of either family: callers share one list of ports
-	// among many endpoints.
-	last [2]struct {
-		ports []Port
-		group int32
-		known bool
-	}
 }
 
-// lookup returns the index of a group in list. It adds the group if it is new.
-func (gs *grouping) lookup(family discoveryv1.AddressType, ports []Port) int32 {
-	key := append(append(gs.key[:0], family...), 0)
+// lookup returns the group of a family and a list of ports. It adds the group if it is new.
+func (gs *grouping) lookup(family discoveryv1.AddressType, ports []Port) *group {
+	key := append([]byte(family), 0)
 	for _, p := range ports {
 		key = append(append(key, p.Name...), 0)
 		key = append(append(key, p.Protocol...), 0)
 		key = append(append(key, p.AppProtocol...), 0)
 		key = binary.BigEndian.AppendUint32(key, uint32(p.Port))
 	}
-	gs.key = key
-	i, ok := gs.byKey[string(key)]
-	if !ok {
-		i = int32(len(gs.list))
-		g := &group{family: family, key: string(key)}
-		gs.byKey[g.key], gs.list = i, append(gs.list, g)
+	g := gs.byKey[string(key)]
+	if g == nil {
+		g = &group{family: family, ports: ports, key: string(key)}
+		gs.byKey[g.key], gs.list = g, append(gs.list, g)
 	}
-	return i
-}
-
-// of returns the group of a wanted endpoint, or -1 if no slice can hold it.
-func (gs *grouping) of(e *Endpoint) int32 {
-	family := addressFamily(e.Addr)
-	if family == "" {
-		return -1
-	}
-	last := &gs.last[0]
-	if family == discoveryv1.AddressTypeIPv6 {
-		last = &gs.last[1]
-	}
-	if !last.known || !SameList(last.ports, e.Ports) {
-		last.ports, last.group, last.known = e.Ports, gs.lookup(family, e.Ports), true
-	}
-	return last.group
+	return g
 }
 
 // groups sorts the wanted endpoints and the existing slices into groups.
 func (p *planner) groups() []*group {
-	gs := grouping{byKey: map[string]int32{}}
-	of := make([]int32, len(p.desired))
-	var counts []int
+	gs := grouping{byKey: map[string]*group{}}
+	var g *group
 	for i := range p.desired {
-		of[i] = gs.of(&p.desired[i])
-		if of[i] < 0 {
+		e := &p.desired[i]
+		family := addressFamily(e.Addr)
+		if family == "" {
 			continue
 		}
-		if int(of[i]) == len(counts) {
-			counts = append(counts, 0)
+		if g == nil || g.family != family || !SameList(g.ports, e.Ports) { // most share one list
+			g = gs.lookup(family, e.Ports)
 		}
-		counts[of[i]]++
+		g.wanted = append(g.wanted, int32(i))
 	}
-
-	memory := make([]int32, len(p.desired))
-	for i, n := range counts {
-		gs.list[i].wanted, memory = memory[:0:n], memory[n:]
-	}
-	for i, g := range of {
-		if g >= 0 {
-			gs.list[g].wanted = append(gs.list[g].wanted, int32(i))
-		}
-	}
-
-	planned := make([]plannedSlice, len(p.existing))
-	var ports []Port
-	for i, s := range p.existing {
-		ports = portsOf(s, ports[:0])
-		g := gs.list[gs.lookup(s.AddressType, ports)]
-		planned[i] = plannedSlice{slice: s, deleting: s.DeletionTimestamp != nil}
-		g.slices = append(g.slices, &planned[i])
+	for _, s := range p.existing {
+		g := gs.lookup(s.AddressType, portsOf(s))
+		g.slices = append(g.slices, &plannedSlice{slice: s, deleting: s.DeletionTimestamp != nil})
 	}
 	return gs.list
 }

@@ -126,7 +126,7 @@ type groupKey struct {
 }
 
 func (h *history) group(s *discoveryv1.EndpointSlice) groupKey {
-	return groupKey{s.AddressType, h.portList(portsOf(s, nil))}
+	return groupKey{s.AddressType, h.portList(portsOf(s))}
 }
 
 // newEndpoint returns an endpoint with an address of its own.

@@ -122,7 +122,7 @@ func (l *Layout) readHealth(ls *layoutSlice) {
 func (l *Layout) matchesExceptConditions(s *discoveryv1.EndpointSlice, members []int32) bool {
 	first := &l.desired[members[0]]
 	if s.DeletionTimestamp != nil || len(s.Endpoints) != len(members) || s.AddressType != addressFamily(first.Addr) ||
-		!slices.Equal(portsOf(s, nil), first.Ports) {
+		!slices.Equal(portsOf(s), first.Ports) {
 		return false
 	}
 	var annotation annotationEncoder

@@ -46,7 +46,6 @@ type planner struct {
 	update         []sliceUpdate
 
 	annotation annotationEncoder
-	text       []byte // scratch memory for addresses
 }
 
 // wantedEndpoints are endpoints and their conditions.
@@ -66,7 +65,8 @@ func (w *wantedEndpoints) conditionsOf(i int32) *Conditions {
 // group is the slices of one address family and list of ports.
 type group struct {
 	family discoveryv1.AddressType
-	key    string
+	ports  []Port
+	key    string // of family and ports
 	// The names of new slices are namePrefix, which is empty until the first one, and a number.
 	namePrefix string
 	nextNumber int

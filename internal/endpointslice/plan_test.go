@@ -242,7 +242,7 @@ func TestForeignEditsAreRepaired(t *testing.T) {
 }
 
 // TestUnchangedEndpointsAllocateNothing compares plans without changes for 1,000 and 10,000
-// endpoints.
+// endpoints. Only slices, of 100 endpoints each, cost a few allocations.
 func TestUnchangedEndpointsAllocateNothing(t *testing.T) {
 	perRun := func(n int) float64 {
 		stored := cluster{}
@@ -251,7 +251,7 @@ func TestUnchangedEndpointsAllocateNothing(t *testing.T) {
 		existing := stored.list()
 		return testing.AllocsPerRun(5, func() { changesOf(testTemplate(100), desired, existing) })
 	}
-	if small, great := perRun(1000), perRun(10_000); (great-small)/9000 > 0.01 {
+	if small, great := perRun(1000), perRun(10_000); (great-small)/9000 > 0.03 {
 		t.Errorf("%v allocations for 1,000 endpoints, %v for 10,000", small, great)
 	}
 }

@@ -19,15 +19,16 @@ func ComparePorts(a, b Port) int {
 	return int(a.Port) - int(b.Port)
 }
 
-// portsOf appends the ports of a slice to ports, sorted and with the API's defaults.
-func portsOf(s *discoveryv1.EndpointSlice, ports []Port) []Port {
-	for _, sp := range s.Ports {
-		ports = append(ports, Port{
+// portsOf returns the ports of a slice, sorted and with the API's defaults.
+func portsOf(s *discoveryv1.EndpointSlice) []Port {
+	ports := make([]Port, len(s.Ports))
+	for i, sp := range s.Ports {
+		ports[i] = Port{
 			Name:        valueOr(sp.Name, ""),
 			Port:        valueOr(sp.Port, -1), // -1: all ports, which we never write
 			Protocol:    valueOr(sp.Protocol, corev1.ProtocolTCP),
 			AppProtocol: valueOr(sp.AppProtocol, ""),
-		})
+		}
 	}
 	slices.SortFunc(ports, ComparePorts)
 	return ports
@@ -42,9 +43,8 @@ func SameList[T any](a, b []T) bool {
 func endpointPorts(ports []Port) []discoveryv1.EndpointPort {
 	list := make([]discoveryv1.EndpointPort, len(ports))
 	for i, p := range ports {
-		list[i] = discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol}
-		if p.AppProtocol != "" {
-			list[i].AppProtocol = &p.AppProtocol
+		list[i] = discoveryv1.EndpointPort{
+			Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol, AppProtocol: optional(p.AppProtocol),
 		}
 	}
 	return list

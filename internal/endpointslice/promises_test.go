@@ -67,7 +67,7 @@ type conditions struct{ ready, serving, terminating bool }
 func (h *history) seen() map[ipPorts][]conditions {
 	seen := make(map[ipPorts][]conditions, len(h.wanted))
 	for _, s := range h.stored {
-		ports := h.portList(portsOf(s, nil))
+		ports := h.portList(portsOf(s))
 		for i := range s.Endpoints {
 			if e, ok := readEndpoint(&s.Endpoints[i], s.AddressType); ok {
 				key := ipPorts{e.Addr, ports}
@@ -141,7 +141,7 @@ func (h *history) checkRest() {
 // checkEndpoints checks that a slice publishes wanted endpoints as they should be, and returns how
 // many there are.
 func (h *history) checkEndpoints(s *discoveryv1.EndpointSlice) (found int) {
-	ports := portsOf(s, nil)
+	ports := portsOf(s)
 	for i := range s.Endpoints {
 		have, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
 		have.Ports = ports
@@ -271,7 +271,7 @@ func (h *history) halfEmptyAndChanged() (most int) {
 	count := map[groupKey]int{}
 	for _, s := range h.stored {
 		kept, changed := 0, false
-		ports := portsOf(s, nil)
+		ports := portsOf(s)
 		for i := range s.Endpoints {
 			e, ok := readEndpoint(&s.Endpoints[i], s.AddressType)
 			e.Ports = ports

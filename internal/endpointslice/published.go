@@ -72,18 +72,11 @@ func (pub *PublishedEndpoints) readSlices() {
 
 	pub.endpoints, pub.index = make([]Endpoint, 0, total), newAddressIndex(total)
 	pub.last, pub.before = make([]int32, 0, total), make([]int32, 0, total)
-	groups := grouping{byKey: map[string]int32{}}
-	var sharedPorts [][]Port // by group, so that addOnce can compare lists as a whole
-	var runs []run
+	groups := grouping{byKey: map[string]*group{}}
 	for _, s := range ordered {
-		ports := portsOf(s, nil)
-		group := groups.lookup(s.AddressType, ports)
-		if int(group) == len(sharedPorts) {
-			sharedPorts = append(sharedPorts, ports)
-		}
-		runs = readRuns(s, runs[:0])
-		for _, e := range readEndpoints(s, runs) {
-			e.Ports = sharedPorts[group]
+		group := groups.lookup(s.AddressType, portsOf(s))
+		for _, e := range readEndpoints(s) {
+			e.Ports = group.ports // one list for all of the group, so that addOnce can compare lists as a whole
 			pub.addOnce(e)
 		}
 	}

@@ -78,8 +78,8 @@ func (r *run) matches(endpoints []discoveryv1.Endpoint) bool {
 	return r.sum == string(appendSum(text[:0], checksum(sum, r.body)))
 }
 
-// readRuns appends to runs those of the slice's annotation that can be relied on.
-func readRuns(s *discoveryv1.EndpointSlice, runs []run) []run {
+// readRuns returns those runs of the slice's annotation that can be relied on.
+func readRuns(s *discoveryv1.EndpointSlice) (runs []run) {
 	text, ok := strings.CutPrefix(s.Annotations[annotationEndpoints], annotationVersion)
 	if !ok {
 		return runs
@@ -99,11 +99,11 @@ func readRuns(s *discoveryv1.EndpointSlice, runs []run) []run {
 	return runs
 }
 
-// readEndpoints yields the endpoints that s publishes, each with its index in s. runs, in their
-// order, add what the annotation says. Endpoints that no consumer could use are left out. The next
-// endpoint overwrites the one before.
-func readEndpoints(s *discoveryv1.EndpointSlice, runs []run) iter.Seq2[int, *Endpoint] {
+// readEndpoints yields the endpoints that s and its annotation publish, each with its index in s.
+// Endpoints that no consumer could use are left out. The next endpoint overwrites the one before.
+func readEndpoints(s *discoveryv1.EndpointSlice) iter.Seq2[int, *Endpoint] {
 	return func(yield func(int, *Endpoint) bool) {
+		runs := readRuns(s)
 		var e Endpoint
 		var ok bool
 		for i := range s.Endpoints {

@@ -115,14 +115,17 @@ func (pub *PublishedEndpoints) Number(a netip.Addr) int32 {
 // Addresses returns how many addresses have a number.
 func (pub *PublishedEndpoints) Addresses() int { return len(pub.last) }
 
-// At returns the endpoint at the address with that number whose first port number equals that of
-// ports; exact is then true. Otherwise it returns the first endpoint there, or nil.
-func (pub *PublishedEndpoints) At(number int32, ports []Port) (e *Endpoint, exact bool) {
+// At returns the index of the endpoint at the address with that number whose first port number
+// equals that of ports; exact is then true. Otherwise it returns that of the first endpoint there,
+// or -1.
+func (pub *PublishedEndpoints) At(number int32, ports []Port) (index int32, exact bool) {
+	index = -1
 	for i := pub.last[number]; i >= 0; i = pub.before[i] {
-		e = &pub.endpoints[i]
+		index = i
+		e := &pub.endpoints[i]
 		if len(e.Ports) > 0 && len(ports) > 0 && e.Ports[0].Port == ports[0].Port {
-			return e, true
+			return i, true
 		}
 	}
-	return e, false
+	return index, false
 }

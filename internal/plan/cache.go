@@ -54,6 +54,7 @@ func (pc *Cache) Candidates(in Input, t endpointslice.Template) Candidates {
 	c := buildCandidates(in)
 	if alone(&in) && c.nextDrainEnd.IsZero() && !c.keepsPublished {
 		pc.inputs, pc.candidates = now, c
+		pc.candidates.attributed = nil
 	}
 	return c
 }

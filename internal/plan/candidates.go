@@ -85,10 +85,17 @@ func (b *builder) addAddress(i int, a Addr, number int32, ports []Port) {
 	}
 	tier := tierOf(t, a.Rank)
 
-	published, exact := b.Published.At(number, ports)
+	var published *Endpoint
+	at, exact := b.Published.At(number, ports)
+	if at >= 0 {
+		published = &b.Published.Endpoints()[at]
+	}
 	if exact && published.Unread {
-		published.Target, published.Tier = t.Name, tier
 		o.unread = true
+		if b.attributed == nil {
+			b.attributed = slices.Clone(b.Published.Endpoints())
+		}
+		b.attributed[at].Target, b.attributed[at].Tier = t.Name, tier
 	}
 	b.setProbe(&o, t, a.Port, ports, cmp.Or(published, b.siblings[a.IP]))
 

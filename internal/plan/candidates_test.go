@@ -327,6 +327,27 @@ func TestEnforceLimit(t *testing.T) {
 	})
 }
 
+// TestUnreadEndpointsGetTheirTierBack plans slices whose annotation is gone. The target at an
+// address says which tier was active, and what was read stays as it is.
+func TestUnreadEndpointsGetTheirTierBack(t *testing.T) {
+	list := inSlices(at("a", ".1"))
+	list[0].Annotations = nil
+	published := endpointslice.Published(list)
+	before := slices.Clone(published.Endpoints())
+	target := literal("a", ".1")
+	target.Tier = new(int32(3))
+
+	c := buildCandidates(inputWithDrain(published, target))
+	state := PublishedTier(c.publishedEndpoints(published))
+	if state.Active == nil || *state.Active != 3 {
+		t.Errorf("%+v was active", state)
+	}
+	sameAddr := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	if diff := cmp.Diff(before, published.Endpoints(), sameAddr); diff != "" || !before[0].Unread {
+		t.Errorf("planning changed what was read:\n%s", diff)
+	}
+}
+
 // planNamedTargets plans poolTarget and srvTarget. It returns the endpoints, and the names that the
 // next plan remembers.
 func planNamedTargets() ([]Endpoint, []NamedAddr) {

@@ -146,6 +146,17 @@ type Candidates struct {
 	layout *endpointslice.Layout
 	// keepsPublished reports whether an endpoint stays exactly as it is published.
 	keepsPublished bool
+	// attributed are the published endpoints, in which unread ones have the target and tier that lead
+	// to their address and ports; nil if there are no such ones.
+	attributed []Endpoint
+}
+
+// publishedEndpoints returns what pub holds, with a target for as many endpoints as possible.
+func (c *Candidates) publishedEndpoints(pub *endpointslice.PublishedEndpoints) []Endpoint {
+	if c.attributed != nil {
+		return c.attributed
+	}
+	return pub.Endpoints()
 }
 
 // WithConditions returns copies of the endpoints that have these conditions.

@@ -51,7 +51,7 @@ func (c *Candidates) WithOldPorts(in OldPortsInput, desired []Endpoint) []Endpoi
 		return desired
 	}
 
-	publishAhead, old := lacksPort(in.Live, next), newOldPorts(&in, next)
+	publishAhead, old := lacksPort(in.Live, next), newOldPorts(&in, next, c.publishedEndpoints(in.Published))
 	out := make([]Endpoint, 0, 2*len(desired))
 	for i := range desired {
 		e := desired[i]
@@ -94,7 +94,7 @@ func portUsers(e *Endpoint) [3]portUser {
 	return [3]portUser{{e.Target, e.Addr}, {target: e.Target}, {}}
 }
 
-func newOldPorts(in *OldPortsInput, next *corev1.Service) *oldPorts {
+func newOldPorts(in *OldPortsInput, next *corev1.Service, published []Endpoint) *oldPorts {
 	old := &oldPorts{OldPortsInput: in}
 	for i := range in.Live.Spec.Ports {
 		l := &in.Live.Spec.Ports[i]
@@ -107,7 +107,7 @@ func newOldPorts(in *OldPortsInput, next *corev1.Service) *oldPorts {
 			}
 		}
 		if !known {
-			p.readBack(in.Published.Endpoints())
+			p.readBack(published)
 		}
 		old.ports = append(old.ports, p)
 	}

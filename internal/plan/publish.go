@@ -91,7 +91,7 @@ func Publish(in PublishInput, c *Candidates) Publication {
 	previous := in.TierState
 	restored := previous == nil || previous.Provisional
 	if restored {
-		previous = new(PublishedTier(in.Published.Endpoints()))
+		previous = new(PublishedTier(c.publishedEndpoints(in.Published)))
 	}
 	var next time.Time
 	out.Tiers = counts.tiers

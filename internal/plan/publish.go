@@ -151,15 +151,9 @@ type tierCounts struct {
 	endpoints int
 }
 
-// newTierCounts returns every tier that has endpoints or waits for the first answer of a name, so
-// that add never inserts one.
+// newTierCounts returns every tier that waits for the first answer of a name.
 func newTierCounts(b *v1alpha1.ExternalBackend, c *Candidates) *tierCounts {
 	t := &tierCounts{}
-	for i := range c.origins {
-		if o := &c.origins[i]; !o.terminating && !o.asPublished {
-			t.tier(c.Endpoints[i].Tier)
-		}
-	}
 	for i := range b.Spec.Targets {
 		target := &b.Spec.Targets[i]
 		active := target.EffectiveAdminState() == v1alpha1.AdminStateActive

@@ -31,7 +31,7 @@ func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, active int32) str
 	var sentences []string
 	for _, t := range p.Tiers {
 		switch {
-		case t.Number >= active || !t.isExpected():
+		case t.Number >= active:
 		case f.qualifies(t) && f.Manual:
 			sentences = append(sentences,
 				fmt.Sprintf("Tier %d qualifies again, and spec.failover.failback is Manual.", t.Number))

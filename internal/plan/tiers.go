@@ -20,7 +20,7 @@ type Failover struct {
 }
 
 // TierCount counts the endpoints of one tier. Only endpoints of Active targets that are not leaving
-// count.
+// count. A tier without any is not counted unless it is Pending.
 type TierCount struct {
 	Number int32
 	// Endpoints is the number of endpoints.
@@ -62,9 +62,6 @@ func (f Failover) mayQualify(t TierCount) bool {
 	return t.Pending || f.qualifies(best)
 }
 
-// isExpected reports whether the tier has endpoints or waits for some.
-func (t TierCount) isExpected() bool { return t.Endpoints > 0 || t.Pending }
-
 // ChooseTier returns the active tier among tiers, which are sorted by number, and when to choose
 // again; zero if time alone changes nothing. The best tier is the first that qualifies. The tiers
 // ahead are those before it, or all tiers if none qualifies: they may still qualify once their
@@ -98,7 +95,7 @@ func ChooseTier(f Failover, tiers []TierCount, previous TierState, now time.Time
 	case slices.ContainsFunc(ahead, f.mayQualify):
 		f.awaitVerdicts(ahead, previous, &state)
 	case best < 0:
-		state.None = slices.ContainsFunc(tiers, TierCount.isExpected)
+		state.None = len(tiers) > 0
 	case !stillQualifies:
 		state.Active = new(tiers[best].Number)
 	default:
@@ -125,10 +122,10 @@ func (f Failover) qualifiedSince(tiers []TierCount, previous TierState, now time
 }
 
 // awaitVerdicts is case 3. The active tier stays if it may still qualify and no better tier has a
-// healthy endpoint. Otherwise None stays, unless the first tier that has endpoints or waits for
-// them may have been active. In all other cases that first tier is active.
+// healthy endpoint. Otherwise None stays, unless the first tier may have been active. In all other
+// cases the first tier is active.
 func (f Failover) awaitVerdicts(ahead []TierCount, previous TierState, state *TierState) {
-	first := ahead[slices.IndexFunc(ahead, TierCount.isExpected)].Number
+	first := ahead[0].Number
 	switch {
 	case previous.Active != nil && f.mayStay(ahead, *previous.Active):
 		state.Active = previous.Active

@@ -14,7 +14,6 @@ type Queue[T any] struct {
 	length int
 	turns  fifo[string] // the keys that have items, the next one first
 	items  map[string]*fifo[T]
-	spare  *fifo[T] // an empty one, for the next new key
 }
 
 // Len returns the number of items.
@@ -32,10 +31,7 @@ func (q *Queue[T]) LenOf(key string) int {
 func (q *Queue[T]) Push(key string, item T) {
 	items := q.items[key]
 	if items == nil {
-		items, q.spare = q.spare, nil
-		if items == nil {
-			items = &fifo[T]{}
-		}
+		items = &fifo[T]{}
 		if q.items == nil {
 			q.items = map[string]*fifo[T]{}
 		}
@@ -63,7 +59,6 @@ func (q *Queue[T]) Pop() T {
 		q.turns.push(key)
 	} else {
 		delete(q.items, key)
-		q.spare = items
 	}
 	q.length--
 	return item

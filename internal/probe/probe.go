@@ -20,7 +20,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/netip"
-	"slices"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -199,20 +199,8 @@ func (c *Check) rules() rules {
 // asksTheSame reports whether two checks ask the same question of a peer, however often they ask
 // it.
 func (c *Check) asksTheSame(other *Check) bool {
-	return equal(c.TCP, other.TCP) && equal(c.GRPC, other.GRPC) &&
-		c.HTTP.equal(other.HTTP) && c.TLS.equal(other.TLS)
-}
-
-func equal[T comparable](a, b *T) bool {
-	return a == b || a != nil && b != nil && *a == *b
-}
-
-func (h *HTTPGet) equal(other *HTTPGet) bool {
-	if h == nil || other == nil {
-		return h == other
-	}
-	return h.Path == other.Path &&
-		slices.Equal(h.Headers, other.Headers) && slices.Equal(h.Expected, other.Expected)
+	return reflect.DeepEqual(c.TCP, other.TCP) && reflect.DeepEqual(c.GRPC, other.GRPC) &&
+		reflect.DeepEqual(c.HTTP, other.HTTP) && c.TLS.equal(other.TLS)
 }
 
 func (t *TLS) equal(other *TLS) bool {

@@ -7,7 +7,6 @@
 package writecache
 
 import (
-	"strconv"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // CreationTimeout is how long a created object counts as existing before the cache has shown it. It
@@ -169,10 +169,9 @@ func (o *Overlay) setSlice(s *discoveryv1.EndpointSlice, created time.Time) {
 	o.slices[s.Name] = write[*discoveryv1.EndpointSlice]{object: s, created: created}
 }
 
-// Newer reports whether resource version a came after b. It compares them as numbers, which etcd's
-// are and KEP-5504 promises; a version that is no number is never newer.
+// Newer reports whether resource version a came after b. A version that is no number is never
+// newer.
 func Newer(a, b string) bool {
-	va, errA := strconv.ParseUint(a, 10, 64)
-	vb, errB := strconv.ParseUint(b, 10, 64)
-	return errA == nil && errB == nil && va > vb
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
 }

@@ -2,30 +2,9 @@ package endpointslice
 
 import (
 	"encoding/binary"
-	"net/netip"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
-
-// addressFamily returns the address type of the slices that may hold addr; "" if none may.
-func addressFamily(addr netip.Addr) discoveryv1.AddressType {
-	switch {
-	case addr.Is4():
-		return discoveryv1.AddressTypeIPv4
-	case addr.Is6() && !addr.Is4In6() && addr.Zone() == "":
-		return discoveryv1.AddressTypeIPv6
-	}
-	return ""
-}
-
-// firstAddress returns the address that stands for an endpoint: consumers only look at the first.
-func firstAddress(e *discoveryv1.Endpoint) (netip.Addr, bool) {
-	if len(e.Addresses) == 0 {
-		return netip.Addr{}, false
-	}
-	addr, err := netip.ParseAddr(e.Addresses[0])
-	return addr, err == nil
-}
 
 // grouping sorts endpoints and slices into groups.
 type grouping struct {

@@ -33,37 +33,6 @@ type layoutSlice struct {
 
 func (ls layoutSlice) compareName(name string) int { return strings.Compare(ls.name, name) }
 
-// layout returns the layout of a finished plan. It is nil if the slices do not yet hold what they
-// should, or if some are left to be compacted.
-func (p *planner) layout(t Template, groups []*group) *Layout {
-	var list []layoutSlice
-	held := 0
-	for _, g := range groups {
-		if p.countHalfEmpty(g) > maxHalfEmpty {
-			return nil
-		}
-		for _, s := range g.slices {
-			if s.slice == nil || s.size == 0 || s.size != len(s.slice.Endpoints) {
-				return nil
-			}
-			members := g.match[s.first : s.first+s.size]
-			if slices.Contains(members, -1) {
-				return nil
-			}
-			if list == nil {
-				list = make([]layoutSlice, 0, len(p.existing))
-			}
-			held += s.size
-			list = append(list, layoutSlice{name: s.slice.Name, members: members})
-		}
-	}
-	if held < len(p.desired) {
-		return nil
-	}
-	slices.SortFunc(list, func(a, b layoutSlice) int { return a.compareName(b.name) })
-	return &Layout{template: t, metadata: p.metadata, wantedEndpoints: p.wantedEndpoints, slices: list}
-}
-
 // Healthy reports whether endpoint i is healthy, as its slice says.
 func (l *Layout) Healthy(i int) bool { return l.healthy[i] }
 

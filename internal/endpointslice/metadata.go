@@ -105,14 +105,6 @@ func sameOwner(a, b *metav1.OwnerReference) bool {
 		valueOr(a.BlockOwnerDeletion, false) == valueOr(b.BlockOwnerDeletion, false)
 }
 
-// valueOr returns what p points to; without it, the default of the API.
-func valueOr[T any](p *T, unset T) T {
-	if p == nil {
-		return unset
-	}
-	return *p
-}
-
 // OwnLabels are the labels that a slice has from spec.service.labels.
 func OwnLabels(s *discoveryv1.EndpointSlice) map[string]string {
 	own := map[string]string{}

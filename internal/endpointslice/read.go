@@ -123,24 +123,3 @@ func readEndpoints(s *discoveryv1.EndpointSlice) iter.Seq2[int, *Endpoint] {
 		}
 	}
 }
-
-// readEndpoint reads one endpoint; false if no consumer could use it as family.
-func readEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType) (Endpoint, bool) {
-	addr, ok := firstAddress(e)
-	if !ok || addressFamily(addr) != family {
-		return Endpoint{}, false
-	}
-	out := Endpoint{
-		Addr: addr, Hostname: valueOr(e.Hostname, ""), Zone: valueOr(e.Zone, ""), NodeName: valueOr(e.NodeName, ""),
-	}
-	out.Ready, out.Serving, out.Terminating = readConditions(e)
-	out.Healthy = out.Serving
-	return out, true
-}
-
-// readConditions reads the conditions of an endpoint. If they are missing, the API's defaults
-// apply: an endpoint is ready, and is serving if it is ready.
-func readConditions(e *discoveryv1.Endpoint) (ready, serving, terminating bool) {
-	ready = valueOr(e.Conditions.Ready, true)
-	return ready, valueOr(e.Conditions.Serving, ready), valueOr(e.Conditions.Terminating, false)
-}

@@ -67,3 +67,37 @@ func (p *planner) buildSlice(
 	p.metadata.applyTo(&slice.ObjectMeta, p.annotation.bytes())
 	return slice
 }
+
+// endpoints builds the endpoints of one slice.
+func (p *planner) endpoints(members []int32) []discoveryv1.Endpoint {
+	list := make([]discoveryv1.Endpoint, len(members))
+	for i, j := range members {
+		e, c := &p.desired[j], p.conditionsOf(j)
+		list[i] = discoveryv1.Endpoint{
+			Addresses: []string{e.Addr.String()},
+			Conditions: discoveryv1.EndpointConditions{
+				Ready: new(c.Ready), Serving: new(c.Serving), Terminating: new(c.Terminating),
+			},
+			Hostname: optional(e.Hostname),
+			Zone:     optional(e.Zone),
+			NodeName: optional(e.NodeName),
+			Hints:    endpointHints(p.template.hints(e)),
+		}
+	}
+	return list
+}
+
+// endpointHints returns hints for zone and node, as far as they are not "".
+func endpointHints(zone, node string) *discoveryv1.EndpointHints {
+	if zone == "" && node == "" {
+		return nil
+	}
+	hints := &discoveryv1.EndpointHints{}
+	if zone != "" {
+		hints.ForZones = []discoveryv1.ForZone{{Name: zone}}
+	}
+	if node != "" {
+		hints.ForNodes = []discoveryv1.ForNode{{Name: node}}
+	}
+	return hints
+}

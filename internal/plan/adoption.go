@@ -13,6 +13,11 @@ import (
 // AnnotationAdopted marks a Service that was adopted. It survives its ExternalBackend.
 const AnnotationAdopted = "external-backend.io/adopted"
 
+// AnnotationServiceKeys is the annotation on a Service that lists the keys of the labels and
+// annotations that spec.service wrote. When one leaves the spec it leaves the Service, and those
+// that others added stay.
+const AnnotationServiceKeys = "external-backend.io/service-keys"
+
 // Owns reports whether b may write s, because b created or adopted it. Somebody may have removed
 // the owner reference of a Service that b created. The label alone is no proof if the Service has a
 // selector: a copied manifest has the label, too.

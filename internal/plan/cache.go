@@ -7,15 +7,6 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-type (
-	// Endpoint is the type of package endpointslice.
-	Endpoint = endpointslice.Endpoint
-	// Conditions is the type of package endpointslice.
-	Conditions = endpointslice.Conditions
-	// Port is the type of package endpointslice.
-	Port = endpointslice.Port
-)
-
 // Cache is what one plan hands on to the next one of the same ExternalBackend. As long as nothing
 // but verdicts changes, the candidates stay as they are, and so does the layout of the slices that
 // hold them. Then a plan only compares conditions, and builds the slices that it writes. Everything

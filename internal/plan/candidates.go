@@ -364,3 +364,10 @@ func indexes(n int) []int32 {
 
 // compareBool orders false before true.
 func compareBool(a, b bool) int { return int(boolToInt(a) - boolToInt(b)) }
+
+func boolToInt(b bool) int32 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,134 +1,12 @@
 package plan
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
 )
-
-// AnswerStatus says how good a DNS answer is.
-type AnswerStatus string
-
-const (
-	// AnswerPending means that the name has had no answer yet.
-	AnswerPending AnswerStatus = "Pending"
-	// AnswerCurrent means that the answer is good and its TTL is not over.
-	AnswerCurrent AnswerStatus = "Current"
-	// AnswerStale means that resolution fails and the last good answer is still used (RFC 8767).
-	AnswerStale AnswerStatus = "Stale"
-	// AnswerFailed means that there is no answer to use: the name never resolved, its last answer
-	// is too old, or it does not exist.
-	AnswerFailed AnswerStatus = "Failed"
-)
-
-// Answer is what DNS says now about the name of a target.
-type Answer struct {
-	Status AnswerStatus
-	Addrs  []Addr
-	// Reason is the fixed word for status, and Cause the fixed phrase for messages. Both are "" if
-	// the answer is current.
-	Reason, Cause string
-	// Omitted is the number of addresses above the bound on the addresses of one name.
-	Omitted int
-	// Refusal is what policy says about the name itself. A denied name is not resolved.
-	Refusal Refusal
-}
-
-// unknown reports whether nothing is known about the name, not even whether it exists.
-func (a *Answer) unknown() bool {
-	return a.Status == AnswerPending || a.Status == AnswerFailed && a.Reason == v1alpha1.ReasonResolutionFailed
-}
-
-// Addr is one address of an answer. Port and Rank come from an SRV record and are 0 without one.
-type Addr struct {
-	IP   netip.Addr
-	Port uint16
-	Rank uint8
-}
-
-// Refusal is what policy says about one address. The zero value allows it.
-type Refusal struct {
-	// Denied reports whether the address may be neither published nor probed. WouldDeny reports
-	// whether a policy in mode Audit would deny it.
-	Denied, WouldDeny bool
-	// KeepPublished reports whether only discovery denies the address. One that is published
-	// already then stays published, and status reports it.
-	KeepPublished bool
-	// Kind is the fixed phrase for the rule that denies.
-	Kind string
-	// Port is the port that no policy allows; zero if the address is denied for another reason.
-	Port Port
-	// OfCheck reports whether Port is probed and not published.
-	OfCheck bool
-}
-
-// text returns for people why the address is denied.
-func (r *Refusal) text() string {
-	if r.Port.Port == 0 {
-		return r.Kind
-	}
-
-	field := ""
-	if r.OfCheck {
-		field = " of spec.healthCheck"
-	}
-	return fmt.Sprintf("port %d/%s%s is not allowed by any policy", r.Port.Port, r.Port.Protocol, field)
-}
-
-// Permit asks policy about an address and the ports that are published and probed there. name is
-// the DNS name of the target, or "" for a literal address.
-type Permit func(name string, addr netip.Addr, ports []Port) Refusal
-
-// NamedAddr is an address that may be published, and the DNS name that led to it.
-type NamedAddr struct {
-	Addr netip.Addr
-	Name string
-}
-
-// Input is everything that candidates are planned from.
-type Input struct {
-	Backend  *v1alpha1.ExternalBackend
-	Families Families
-	// Headless reports whether endpoints carry the name of their target as hostname.
-	Headless bool
-	// ServesPort reports whether the Service has the port, by name and protocol.
-	ServesPort func(*v1alpha1.Port) bool
-	// Answers holds the answers for targets with a DNS name, by target name. The planner keeps the
-	// map.
-	Answers map[string]Answer
-	Permit  Permit
-	// Rules identifies what Permit decides by. Its type is comparable, such as a pointer to compiled
-	// policies. While it is the same, Permit decides the same.
-	Rules any
-	// Published is what the slices hold now, and what other publishers are about to hand over.
-	Published *endpointslice.PublishedEndpoints
-	// Status is the status written last.
-	Status v1alpha1.ExternalBackendStatus
-	// Siblings are the siblings now, and FormerSiblings those of the previous plan. An address that
-	// moves from a sibling to this ExternalBackend keeps its health.
-	Siblings, FormerSiblings []Sibling
-	// Probes are the probes of the previous plan. Addresses that are leaving go on being probed by
-	// them.
-	Probes []Probe
-	// NamedAddrs are the addresses of the previous plan. Policy goes on judging leaving addresses by
-	// the names in it. It is nil after a restart.
-	NamedAddrs []NamedAddr
-	// Max is the largest number of endpoints to publish.
-	Max int
-	Now time.Time
-}
-
-// Sibling is another ExternalBackend that publishes behind the same Service.
-type Sibling struct {
-	Name string
-	// Older reports whether it was created before this ExternalBackend.
-	Older     bool
-	Endpoints []Endpoint
-}
 
 // Candidates are the endpoints that may be published, with their probes, and the reasons why other
 // addresses may not.
@@ -149,33 +27,6 @@ type Candidates struct {
 	// attributed are the published endpoints, in which unread ones have the target and tier that lead
 	// to their address and ports; nil if there are no such ones.
 	attributed []Endpoint
-}
-
-// publishedEndpoints returns what pub holds, with a target for as many endpoints as possible.
-func (c *Candidates) publishedEndpoints(pub *endpointslice.PublishedEndpoints) []Endpoint {
-	if c.attributed != nil {
-		return c.attributed
-	}
-	return pub.Endpoints()
-}
-
-// WithConditions returns copies of the endpoints that have these conditions.
-func (c *Candidates) WithConditions(conditions []Conditions) []Endpoint {
-	out := slices.Clone(c.Endpoints)
-	for i := range out {
-		out[i].Conditions = conditions[i]
-	}
-	return out
-}
-
-// keptHealth reports whether candidate i keeps the health of a published endpoint, whether that
-// endpoint counts as healthy, and whether it is unread. See [origin].
-func (c *Candidates) keptHealth(i int) (keeps, healthy, unread bool) {
-	o := &c.origins[i]
-	if c.layout != nil {
-		return o.probed(), c.layout.Healthy(i), false
-	}
-	return o.keepsHealth, o.healthy, o.unread
 }
 
 // origin says where a candidate comes from.
@@ -227,4 +78,134 @@ func (n *TargetNotes) addRefusal(r Refusal) {
 	if r.Denied {
 		n.Denied = r.text()
 	}
+}
+
+// publishedEndpoints returns what pub holds, with a target for as many endpoints as possible.
+func (c *Candidates) publishedEndpoints(pub *endpointslice.PublishedEndpoints) []Endpoint {
+	if c.attributed != nil {
+		return c.attributed
+	}
+	return pub.Endpoints()
+}
+
+// WithConditions returns copies of the endpoints that have these conditions.
+func (c *Candidates) WithConditions(conditions []Conditions) []Endpoint {
+	out := slices.Clone(c.Endpoints)
+	for i := range out {
+		out[i].Conditions = conditions[i]
+	}
+	return out
+}
+
+// keptHealth reports whether candidate i keeps the health of a published endpoint, whether that
+// endpoint counts as healthy, and whether it is unread. See [origin].
+func (c *Candidates) keptHealth(i int) (keeps, healthy, unread bool) {
+	o := &c.origins[i]
+	if c.layout != nil {
+		return o.probed(), c.layout.Healthy(i), false
+	}
+	return o.keepsHealth, o.healthy, o.unread
+}
+
+// Probes returns the probes of all candidates, in their order. Without healthCheck there are none.
+// If the probes are those of the previous plan, Probes returns previous itself, and changed is
+// false. The comparison ignores the seeds, which count only once.
+func (c *Candidates) Probes(previous []Probe) (probes []Probe, changed bool) {
+	if c.layout != nil || c.matchProbes(previous) {
+		return previous, false
+	}
+
+	probes = make([]Probe, 0, len(c.Endpoints))
+	for i := range c.origins {
+		if c.origins[i].probed() {
+			probes = append(probes, c.probe(i))
+		}
+	}
+	return probes, true
+}
+
+// matchProbes reports whether probes are those of all candidates, seeds apart.
+func (c *Candidates) matchProbes(probes []Probe) bool {
+	n := 0
+	for i := range c.origins {
+		if !c.origins[i].probed() {
+			continue
+		}
+		if n >= len(probes) {
+			return false
+		}
+		want := c.probe(i)
+		want.SeedVerdict = probes[n].SeedVerdict
+		if probes[n] != want {
+			return false
+		}
+		n++
+	}
+	return n == len(probes)
+}
+
+func (c *Candidates) probe(i int) Probe {
+	e, o := &c.Endpoints[i], &c.origins[i]
+	return Probe{
+		ID:          ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)},
+		Dial:        c.probedAt(i),
+		Host:        o.host,
+		Name:        o.name,
+		SeedVerdict: o.seed,
+	}
+}
+
+// probedAt is where candidate i is probed; its port is 0 if it is not.
+func (c *Candidates) probedAt(i int) netip.AddrPort {
+	return netip.AddrPortFrom(c.Endpoints[i].Addr, c.origins[i].probePort)
+}
+
+// NamedAddrs returns the addresses that a DNS name led to, for the next plan. It is never nil. If
+// they are those of the previous plan, NamedAddrs returns previous itself.
+func (c *Candidates) NamedAddrs(previous []NamedAddr) []NamedAddr {
+	if c.layout != nil {
+		return previous
+	}
+	n, same := 0, previous != nil
+	for i := range c.origins {
+		if name := c.origins[i].name; name != "" {
+			same = same && n < len(previous) && previous[n] == NamedAddr{c.Endpoints[i].Addr, name}
+			n++
+		}
+	}
+	if same && n == len(previous) {
+		return previous
+	}
+
+	named := make([]NamedAddr, 0, n)
+	for i := range c.origins {
+		if name := c.origins[i].name; name != "" {
+			named = append(named, NamedAddr{c.Endpoints[i].Addr, name})
+		}
+	}
+	return named
+}
+
+// ExplainIgnoredHints says which hints for trafficDistribution kube-proxy will ignore; "" if none.
+// nodes reports whether hints name nodes, too. kube-proxy ignores hints for nodes if one endpoint
+// has no node, and hints for zones if one has no zone (KEP-4444, KEP-3015).
+func ExplainIgnoredHints(c *Candidates, nodes bool) string {
+	lacksZone, lacksNode := false, false
+	for i := range c.Endpoints {
+		lacksZone = lacksZone || c.Endpoints[i].Zone == ""
+		lacksNode = lacksNode || nodes && c.Endpoints[i].NodeName == ""
+	}
+
+	const ignoresAll = "kube-proxy will ignore all trafficDistribution hints, because some targets have no "
+	switch {
+	case lacksZone && !nodes:
+		return ignoresAll + "zone."
+	case lacksZone && lacksNode:
+		return ignoresAll + "nodeName and some no zone."
+	case lacksNode:
+		return "kube-proxy will ignore all hints for nodes and go by zones alone, because some targets have no nodeName."
+	case lacksZone:
+		return "kube-proxy will ignore all hints for zones, because some targets have no zone."
+	}
+	return ""
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/external-backend/operator/api/v1alpha1"
 )
 
 // maxMessage is the length of the longest message of a condition, in bytes. Events repeat such
@@ -53,20 +51,6 @@ func capitalized(s string) string {
 		return ""
 	}
 	return strings.ToUpper(s[:1]) + s[1:]
-}
-
-// listTargets names the first targets that describe has a text for, with that text.
-func (w *statusWriter) listTargets(describe func(*TargetNotes) string) string {
-	var l targetList
-	for i := range w.Candidates.Notes {
-		if w.Backend.Spec.Targets[i].AdminState == v1alpha1.AdminStateDisabled {
-			continue
-		}
-		if text := describe(&w.Candidates.Notes[i]); text != "" {
-			l.add(w.Backend.Spec.Targets[i].Name, text)
-		}
-	}
-	return l.String()
 }
 
 // maxNamed is the number of targets that a message names.

@@ -19,13 +19,6 @@ func WithPorts(b *v1alpha1.ExternalBackend, s *corev1.Service) (next *corev1.Ser
 	return next, lacksPort(s, next) || lacksPort(next, s)
 }
 
-// lacksPort reports whether other has a port that s lacks, by name and protocol.
-func lacksPort(s, other *corev1.Service) bool {
-	return slices.ContainsFunc(other.Spec.Ports, func(p corev1.ServicePort) bool {
-		return !ServesPort(s, &v1alpha1.Port{Name: p.Name, Protocol: p.Protocol})
-	})
-}
-
 // OldPortsInput is what WithOldPorts decides from.
 type OldPortsInput struct {
 	Backend *v1alpha1.ExternalBackend

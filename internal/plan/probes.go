@@ -1,6 +1,11 @@
 package plan
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/external-backend/operator/api/v1alpha1"
+)
 
 // ProbeID identifies a probed endpoint by its target, its address and its first port. The port is
 // needed because two SRV records may share a host.
@@ -23,81 +28,46 @@ type Probe struct {
 	SeedVerdict Verdict
 }
 
-// Probes returns the probes of all candidates, in their order. Without healthCheck there are none.
-// If the probes are those of the previous plan, Probes returns previous itself, and changed is
-// false. The comparison ignores the seeds, which count only once.
-func (c *Candidates) Probes(previous []Probe) (probes []Probe, changed bool) {
-	if c.layout != nil || c.matchProbes(previous) {
-		return previous, false
-	}
+// Verdict is what the probes say about an endpoint.
+type Verdict uint8
 
-	probes = make([]Probe, 0, len(c.Endpoints))
-	for i := range c.origins {
-		if c.origins[i].probed() {
-			probes = append(probes, c.probe(i))
-		}
-	}
-	return probes, true
+const (
+	// Unknown means that there is no verdict yet.
+	Unknown Verdict = iota
+	// Healthy means that successThreshold probes in a row have succeeded.
+	Healthy
+	// Unhealthy means that failureThreshold probes in a row have failed.
+	Unhealthy
+)
+
+// ProbeState is what is known about a probed endpoint.
+type ProbeState struct {
+	Verdict Verdict
+	// Reason is the fixed word for the last failure. Detail says for people what the probe saw and
+	// what it expected. Both are "" if nothing is known.
+	Reason, Detail string
 }
 
-// matchProbes reports whether probes are those of all candidates, seeds apart.
-func (c *Candidates) matchProbes(probes []Probe) bool {
-	n := 0
-	for i := range c.origins {
-		if !c.origins[i].probed() {
-			continue
-		}
-		if n >= len(probes) {
-			return false
-		}
-		want := c.probe(i)
-		want.SeedVerdict = probes[n].SeedVerdict
-		if probes[n] != want {
-			return false
-		}
-		n++
-	}
-	return n == len(probes)
-}
+// Cause returns in a phrase what the last failure was.
+func (s *ProbeState) Cause() string { return cmp.Or(s.Detail, reasonPhrases[s.Reason], s.Reason) }
 
-// probedAt is where candidate i is probed; its port is 0 if it is not.
-func (c *Candidates) probedAt(i int) netip.AddrPort {
-	return netip.AddrPortFrom(c.Endpoints[i].Addr, c.origins[i].probePort)
-}
+// reasonPhrases are the causes of failures without details.
+var reasonPhrases = map[string]string{
+	v1alpha1.TargetReasonConnectionRefused:  "connection refused",
+	v1alpha1.TargetReasonConnectionReset:    "connection reset",
+	v1alpha1.TargetReasonTimeout:            "no answer in time",
+	v1alpha1.TargetReasonUnreachable:        "network or host unreachable",
+	v1alpha1.TargetReasonUnexpectedResponse: "unexpected answer",
 
-func (c *Candidates) probe(i int) Probe {
-	e, o := &c.Endpoints[i], &c.origins[i]
-	return Probe{
-		ID:          ProbeID{Target: e.Target, Addr: e.Addr, Port: uint16(e.Ports[0].Port)},
-		Dial:        c.probedAt(i),
-		Host:        o.host,
-		Name:        o.name,
-		SeedVerdict: o.seed,
-	}
-}
+	v1alpha1.TargetReasonTLSUnknownAuthority: "the certificate is from an authority that is not trusted " +
+		"(healthCheck.tls.caCertificateRefs)",
+	v1alpha1.TargetReasonTLSNameMismatch: "the certificate does not have the expected name " +
+		"(healthCheck.tls.serverName)",
 
-// NamedAddrs returns the addresses that a DNS name led to, for the next plan. It is never nil. If
-// they are those of the previous plan, NamedAddrs returns previous itself.
-func (c *Candidates) NamedAddrs(previous []NamedAddr) []NamedAddr {
-	if c.layout != nil {
-		return previous
-	}
-	n, same := 0, previous != nil
-	for i := range c.origins {
-		if name := c.origins[i].name; name != "" {
-			same = same && n < len(previous) && previous[n] == NamedAddr{c.Endpoints[i].Addr, name}
-			n++
-		}
-	}
-	if same && n == len(previous) {
-		return previous
-	}
+	v1alpha1.TargetReasonTLSCertificateExpired: "the certificate has expired, or is not valid yet",
+	v1alpha1.TargetReasonTLSVerificationFailed: "the certificate can't be verified",
+	v1alpha1.TargetReasonTLSHandshakeFailed:    "the TLS handshake failed",
 
-	named := make([]NamedAddr, 0, n)
-	for i := range c.origins {
-		if name := c.origins[i].name; name != "" {
-			named = append(named, NamedAddr{c.Endpoints[i].Addr, name})
-		}
-	}
-	return named
+	v1alpha1.TargetReasonTLSClientCertificateRequired: "the server wants a client certificate " +
+		"(healthCheck.tls.clientCertificateRef)",
 }

@@ -9,26 +9,6 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 )
 
-// Verdict is what the probes say about an endpoint.
-type Verdict uint8
-
-const (
-	// Unknown means that there is no verdict yet.
-	Unknown Verdict = iota
-	// Healthy means that successThreshold probes in a row have succeeded.
-	Healthy
-	// Unhealthy means that failureThreshold probes in a row have failed.
-	Unhealthy
-)
-
-// ProbeState is what is known about a probed endpoint.
-type ProbeState struct {
-	Verdict Verdict
-	// Reason is the fixed word for the last failure. Detail says for people what the probe saw and
-	// what it expected. Both are "" if nothing is known.
-	Reason, Detail string
-}
-
 // Publication is what to publish now, with the facts about it that status shows.
 type Publication struct {
 	// Conditions are parallel to the endpoints of the Candidates.

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -13,11 +12,6 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
-
-// AnnotationServiceKeys is the annotation on a Service that lists the keys of the labels and
-// annotations that spec.service wrote. When one leaves the spec it leaves the Service, and those
-// that others added stay.
-const AnnotationServiceKeys = "external-backend.io/service-keys"
 
 // UnresolvableName is a name that never resolves (RFC 6761). It is the name of a Service between
 // ClusterIP and Headless, and of an alias that may not be published.
@@ -60,38 +54,6 @@ func Service(b *v1alpha1.ExternalBackend, live *corev1.Service, adopterGone bool
 		out.Write = s
 	}
 	return out
-}
-
-// liveType returns the type of a live Service, in the words of the spec.
-func liveType(s *corev1.Service) v1alpha1.ServiceType {
-	if Headless(s) {
-		return v1alpha1.ServiceTypeHeadless
-	}
-	return v1alpha1.ServiceType(cmp.Or(s.Spec.Type, corev1.ServiceTypeClusterIP))
-}
-
-// Headless reports whether s has no virtual IP, so that its name resolves to its endpoints.
-func Headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
-
-// livePort returns the port of s with the name and protocol of p, or nil.
-func livePort(s *corev1.Service, p *v1alpha1.Port) *corev1.ServicePort {
-	for i := range s.Spec.Ports {
-		l := &s.Spec.Ports[i]
-		if l.Name == p.Name && cmp.Or(l.Protocol, corev1.ProtocolTCP) == p.EffectiveProtocol() {
-			return l
-		}
-	}
-	return nil
-}
-
-// ServesPort reports whether s has a port with the name and protocol of p.
-func ServesPort(s *corev1.Service, p *v1alpha1.Port) bool { return livePort(s, p) != nil }
-
-// GainsPorts reports whether next has ports, by name and protocol, that live lacks, and both have
-// endpoints.
-func GainsPorts(live, next *corev1.Service) bool {
-	return live.Spec.Type != corev1.ServiceTypeExternalName && next.Spec.Type != corev1.ServiceTypeExternalName &&
-		lacksPort(live, next)
 }
 
 // changesHeadless reports whether the Service gets a virtual IP, or loses it. The API server
@@ -173,15 +135,6 @@ func setMetadata(b *v1alpha1.ExternalBackend, s *corev1.Service, adopted bool) {
 type serviceKeys struct {
 	Labels      []string `json:"labels,omitempty"`
 	Annotations []string `json:"annotations,omitempty"`
-}
-
-// plain returns m with plain strings.
-func plain[V ~string](m map[string]V) map[string]string {
-	out := make(map[string]string, len(m)+1)
-	for k, v := range m {
-		out[k] = string(v)
-	}
-	return out
 }
 
 // merge returns live without the keys of before, and with want.

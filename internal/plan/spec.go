@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,44 +132,11 @@ func slicePorts(
 // and others select slices by the labels of their Service.
 func ServiceLabels(b *v1alpha1.ExternalBackend) map[string]string { return plain(service(b).Labels) }
 
-// ExplainIgnoredHints says which hints for trafficDistribution kube-proxy will ignore; "" if none.
-// nodes reports whether hints name nodes, too. kube-proxy ignores hints for nodes if one endpoint
-// has no node, and hints for zones if one has no zone (KEP-4444, KEP-3015).
-func ExplainIgnoredHints(c *Candidates, nodes bool) string {
-	lacksZone, lacksNode := false, false
-	for i := range c.Endpoints {
-		lacksZone = lacksZone || c.Endpoints[i].Zone == ""
-		lacksNode = lacksNode || nodes && c.Endpoints[i].NodeName == ""
+// plain returns m with plain strings.
+func plain[V ~string](m map[string]V) map[string]string {
+	out := make(map[string]string, len(m)+1)
+	for k, v := range m {
+		out[k] = string(v)
 	}
-
-	const ignoresAll = "kube-proxy will ignore all trafficDistribution hints, because some targets have no "
-	switch {
-	case lacksZone && !nodes:
-		return ignoresAll + "zone."
-	case lacksZone && lacksNode:
-		return ignoresAll + "nodeName and some no zone."
-	case lacksNode:
-		return "kube-proxy will ignore all hints for nodes and go by zones alone, because some targets have no nodeName."
-	case lacksZone:
-		return "kube-proxy will ignore all hints for zones, because some targets have no zone."
-	}
-	return ""
-}
-
-// Families are the IP families that a Service serves.
-type Families struct{ IPv4, IPv6 bool }
-
-// FamiliesOf returns the families of a Service.
-func FamiliesOf(s *corev1.Service) Families {
-	return Families{
-		IPv4: slices.Contains(s.Spec.IPFamilies, corev1.IPv4Protocol),
-		IPv6: slices.Contains(s.Spec.IPFamilies, corev1.IPv6Protocol),
-	}
-}
-
-func (f Families) serves(a netip.Addr) bool {
-	if a.Is4() {
-		return f.IPv4
-	}
-	return f.IPv6
+	return out
 }

@@ -92,6 +92,20 @@ func (w *statusWriter) namesResolved() metav1.Condition {
 	return isUnknown(v1alpha1.ReasonPending, "Being resolved: "+pending+".")
 }
 
+// listTargets names the first targets that describe has a text for, with that text.
+func (w *statusWriter) listTargets(describe func(*TargetNotes) string) string {
+	var l targetList
+	for i := range w.Candidates.Notes {
+		if w.Backend.Spec.Targets[i].AdminState == v1alpha1.AdminStateDisabled {
+			continue
+		}
+		if text := describe(&w.Candidates.Notes[i]); text != "" {
+			l.add(w.Backend.Spec.Targets[i].Name, text)
+		}
+	}
+	return l.String()
+}
+
 func (w *statusWriter) healthy() metav1.Condition {
 	p := w.probed
 	summary := fmt.Sprintf("%d of %d probed endpoints are healthy.", p.Healthy, p.Total)

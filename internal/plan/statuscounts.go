@@ -2,17 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
-
-// countEndpoint counts an endpoint by readiness and verdict.
-func countEndpoint(c *v1alpha1.EndpointCounts, ready bool, verdict Verdict) {
-	c.Total++
-	c.Ready += boolToInt(ready)
-	c.Healthy += boolToInt(verdict == Healthy)
-	c.Unhealthy += boolToInt(verdict == Unhealthy)
-}
 
 // setCounts counts the endpoints. Those that are not probed count as healthy.
 func (w *statusWriter) setCounts() {
@@ -34,20 +27,17 @@ func (w *statusWriter) setCounts() {
 	}
 }
 
+// countEndpoint counts an endpoint by readiness and verdict.
+func countEndpoint(c *v1alpha1.EndpointCounts, ready bool, verdict Verdict) {
+	c.Total++
+	c.Ready += boolToInt(ready)
+	c.Healthy += boolToInt(verdict == Healthy)
+	c.Unhealthy += boolToInt(verdict == Unhealthy)
+}
+
 func (w *statusWriter) setEndpoints(c *v1alpha1.EndpointCounts) {
 	c.ReadyOfTotal = fmt.Sprintf("%d/%d", c.Ready, c.Total)
 	w.out.Endpoints = c
-}
-
-// isProbed reports whether published endpoint i is probed. The name that Passthrough publishes is
-// an endpoint without a candidate.
-func (c *Candidates) isProbed(i int) bool { return i < len(c.origins) && c.origins[i].probed() }
-
-func boolToInt(b bool) int32 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // EndpointStates are the states that CountStates counts.
@@ -76,4 +66,52 @@ func CountStates(c *Candidates, p *Publication) map[v1alpha1.TargetState]int {
 		counts[state]++
 	}
 	return counts
+}
+
+// isProbed reports whether published endpoint i is probed. The name that Passthrough publishes is
+// an endpoint without a candidate.
+func (c *Candidates) isProbed(i int) bool { return i < len(c.origins) && c.origins[i].probed() }
+
+// targetEndpoints sums up the endpoints of one target.
+type targetEndpoints struct {
+	total, ready, probed, unhealthy int32
+	// worst is the worst state of a probed endpoint, and worstAt is where that endpoint is probed.
+	worst   ProbeState
+	worstAt netip.AddrPort
+}
+
+// add adds an endpoint. probedAt is where it is probed; without a port it is not.
+func (t *targetEndpoints) add(ready bool, state ProbeState, probedAt netip.AddrPort) {
+	t.total++
+	t.ready += boolToInt(ready)
+	if probedAt.Port() == 0 {
+		return
+	}
+
+	t.unhealthy += boolToInt(state.Verdict == Unhealthy)
+	if t.probed == 0 || isWorse(state.Verdict, t.worst.Verdict) {
+		t.worst, t.worstAt = state, probedAt
+	}
+	t.probed++
+}
+
+// isWorse reports whether a is worse than b. Unhealthy is worse than Unknown, and Unknown is worse
+// than Healthy.
+func isWorse(a, b Verdict) bool {
+	rank := [...]int{Unknown: 1, Healthy: 0, Unhealthy: 2}
+	return rank[a] > rank[b]
+}
+
+func (t *targetEndpoints) health() v1alpha1.TargetHealth {
+	switch {
+	case t.total == 0:
+		return ""
+	case t.probed == 0:
+		return v1alpha1.TargetHealthUnprobed
+	case t.worst.Verdict == Unhealthy:
+		return v1alpha1.TargetHealthUnhealthy
+	case t.worst.Verdict == Healthy:
+		return v1alpha1.TargetHealthHealthy
+	}
+	return v1alpha1.TargetHealthUnknown
 }

@@ -8,50 +8,6 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// targetEndpoints sums up the endpoints of one target.
-type targetEndpoints struct {
-	total, ready, probed, unhealthy int32
-	// worst is the worst state of a probed endpoint, and worstAt is where that endpoint is probed.
-	worst   ProbeState
-	worstAt netip.AddrPort
-}
-
-// add adds an endpoint. probedAt is where it is probed; without a port it is not.
-func (t *targetEndpoints) add(ready bool, state ProbeState, probedAt netip.AddrPort) {
-	t.total++
-	t.ready += boolToInt(ready)
-	if probedAt.Port() == 0 {
-		return
-	}
-
-	t.unhealthy += boolToInt(state.Verdict == Unhealthy)
-	if t.probed == 0 || isWorse(state.Verdict, t.worst.Verdict) {
-		t.worst, t.worstAt = state, probedAt
-	}
-	t.probed++
-}
-
-// isWorse reports whether a is worse than b. Unhealthy is worse than Unknown, and Unknown is worse
-// than Healthy.
-func isWorse(a, b Verdict) bool {
-	rank := [...]int{Unknown: 1, Healthy: 0, Unhealthy: 2}
-	return rank[a] > rank[b]
-}
-
-func (t *targetEndpoints) health() v1alpha1.TargetHealth {
-	switch {
-	case t.total == 0:
-		return ""
-	case t.probed == 0:
-		return v1alpha1.TargetHealthUnprobed
-	case t.worst.Verdict == Unhealthy:
-		return v1alpha1.TargetHealthUnhealthy
-	case t.worst.Verdict == Healthy:
-		return v1alpha1.TargetHealthHealthy
-	}
-	return v1alpha1.TargetHealthUnknown
-}
-
 // setTargets lists the worst targets, and remembers the states of all.
 func (w *statusWriter) setTargets() {
 	sums := w.sumEndpoints()

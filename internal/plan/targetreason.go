@@ -87,30 +87,6 @@ var resolutionReasons = []string{
 	v1alpha1.ReasonServingStale, v1alpha1.ReasonResolutionFailed, v1alpha1.TargetReasonNameNotFound,
 }
 
-// Cause returns in a phrase what the last failure was.
-func (s *ProbeState) Cause() string { return cmp.Or(s.Detail, reasonPhrases[s.Reason], s.Reason) }
-
-// reasonPhrases are the causes of failures without details.
-var reasonPhrases = map[string]string{
-	v1alpha1.TargetReasonConnectionRefused:  "connection refused",
-	v1alpha1.TargetReasonConnectionReset:    "connection reset",
-	v1alpha1.TargetReasonTimeout:            "no answer in time",
-	v1alpha1.TargetReasonUnreachable:        "network or host unreachable",
-	v1alpha1.TargetReasonUnexpectedResponse: "unexpected answer",
-
-	v1alpha1.TargetReasonTLSUnknownAuthority: "the certificate is from an authority that is not trusted " +
-		"(healthCheck.tls.caCertificateRefs)",
-	v1alpha1.TargetReasonTLSNameMismatch: "the certificate does not have the expected name " +
-		"(healthCheck.tls.serverName)",
-
-	v1alpha1.TargetReasonTLSCertificateExpired: "the certificate has expired, or is not valid yet",
-	v1alpha1.TargetReasonTLSVerificationFailed: "the certificate can't be verified",
-	v1alpha1.TargetReasonTLSHandshakeFailed:    "the TLS handshake failed",
-
-	v1alpha1.TargetReasonTLSClientCertificateRequired: "the server wants a client certificate " +
-		"(healthCheck.tls.clientCertificateRef)",
-}
-
 // findSharedReason returns the reason for Ready if all targets that are not Disabled have no ready
 // endpoint for the same reason; else "".
 func (w *statusWriter) findSharedReason(all []v1alpha1.TargetStatus, sums []targetEndpoints) string {

@@ -18,8 +18,6 @@ import (
 // maxErrors is the number of errors that a message shows.
 const maxErrors = 3
 
-var specPath = field.NewPath("spec")
-
 // Validate checks the spec: what the schema can't check, and again what a newer schema may have let
 // through. live is the Service that spec.serviceRef names, or nil. The message names each field and
 // what would be right. It is "" for a valid spec.

@@ -209,3 +209,5 @@ func validateHeaders(headers []v1alpha1.HTTPHeader, path *field.Path) field.Erro
 	}
 	return errs
 }
+
+var specPath = field.NewPath("spec")

@@ -202,6 +202,7 @@ func (env *testEnv) restart() {
 		Options:  Options{MaxEndpointsPerSlice: 3, MaxEndpointsPerBackend: 1000, OrphanGrace: 10 * time.Minute},
 		Started:  time.Now(),
 		policies: &policies{client: cachedClient{env.live, env}},
+		refusals: newRefusalStore(),
 	}
 	env.refresh()
 }
@@ -213,11 +214,12 @@ func (env *testEnv) refresh() {
 	}
 }
 
-// objects returns all objects that ExternalBackends are about.
+// objects returns all objects that ExternalBackends are about, and the policies.
 func (env *testEnv) objects() []client.Object {
 	var objects []client.Object
 	for _, list := range []client.ObjectList{
-		&v1alpha1.ExternalBackendList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.EndpointsList{},
+		&v1alpha1.ExternalBackendList{}, &v1alpha1.ExternalBackendPolicyList{},
+		&corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.EndpointsList{},
 	} {
 		env.ok(env.live.List(env.t.Context(), list))
 		env.ok(meta.EachListItem(list, func(o runtime.Object) error {

@@ -33,10 +33,19 @@ type policies struct {
 	// classifies differently now. It enqueues all of them if affected is nil.
 	enqueue func(ctx context.Context, affected func(netip.Addr) bool)
 
-	mu         sync.Mutex  // held while policy is compiled
-	set        *policy.Set // nil: has to be compiled
-	enqueueAll bool        // more than ranges has changed since run enqueued last
-	views      sync.Map    // the namespaceView of each namespace, by name; read without mu
+	mu         sync.Mutex     // held while policy is compiled
+	set        *policy.Set    // nil: has to be compiled
+	sources    []policySource // what set was compiled from
+	enqueueAll bool           // more than ranges has changed since run enqueued last
+	views      sync.Map       // the namespaceView of each namespace, by name; read without mu
+}
+
+// policySource identifies an ExternalBackendPolicy as it was compiled.
+type policySource struct {
+	uid        types.UID
+	generation int64
+	// problems name the fields that can't be read.
+	problems []string
 }
 
 // namespaceView is what one namespace may use, by one compilation.
@@ -167,6 +176,18 @@ func (p *policies) view(ctx context.Context, namespace string) (*policy.View, er
 	return v, nil
 }
 
+// compilation returns the compiled policies and, in the same order, what they were compiled from.
+func (p *policies) compilation(ctx context.Context) (*policy.Set, []policySource, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.set == nil {
+		if err := p.compileLocked(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return p.set, p.sources, nil
+}
+
 func (p *policies) compileLocked(ctx context.Context) error {
 	var list v1alpha1.ExternalBackendPolicyList
 	var nodes corev1.NodeList
@@ -182,11 +203,18 @@ func (p *policies) compileLocked(ctx context.Context) error {
 		DefaultDeny:   p.options.DefaultDeny,
 		ClusterDomain: p.options.ClusterDomain,
 	})
+	byPolicy := map[string][]string{}
 	for _, problem := range problems {
 		ctrl.LoggerFrom(ctx).Info("An entry of an ExternalBackendPolicy can't be read and allows nothing",
 			"problem", problem.String())
+		byPolicy[problem.Policy] = append(byPolicy[problem.Policy], problem.Field+": "+problem.Reason)
 	}
-	p.set = set
+
+	p.set, p.sources = set, make([]policySource, len(list.Items))
+	for i := range list.Items {
+		o := &list.Items[i]
+		p.sources[i] = policySource{uid: o.UID, generation: o.Generation, problems: byPolicy[o.Name]}
+	}
 	return nil
 }
 

@@ -30,10 +30,11 @@ func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
 	if plan.Resolves(b) {
 		return notes
 	}
-	switch d := o.view.Name(b.Spec.Targets[0].Hostname, targetPorts(b, &b.Spec.Targets[0])...); {
-	case !d.Allowed:
+	d := o.view.Name(b.Spec.Targets[0].Hostname, targetPorts(b, &b.Spec.Targets[0])...)
+	if !d.Allowed {
 		notes.Denied = d.Kind.String()
-	case d.WouldDeny:
+	}
+	if d.WouldDeny {
 		notes.Audited = d.Kind.String()
 	}
 	return notes

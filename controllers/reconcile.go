@@ -63,6 +63,7 @@ func (r *Reconciler) reconcileBackend(ctx context.Context, b *v1alpha1.ExternalB
 
 		rec := newReconciliation(r, observed, state, events)
 		rec.act(ctx)
+		rec.noteWithdrawal()
 		if rec.result.stale && attempt < maxAttempts {
 			events = rec.result.events
 			continue

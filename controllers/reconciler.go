@@ -71,6 +71,7 @@ type Reconciler struct {
 	Started time.Time
 
 	policies *policies
+	refusals *refusalStore
 	states   stateStore
 	flights  flights
 }
@@ -80,6 +81,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.Prober.Forget(key)
 	r.Resolver.Forget(key)
 	r.Metrics.forget(key)
+	r.refusals.forget(key)
 	r.states.forget(key)
 }
 

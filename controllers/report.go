@@ -27,6 +27,7 @@ func (r *reconciliation) report(ctx context.Context) (time.Time, error) {
 	planned := plan.Status(r.result.statusInput)
 	after := planned.Status
 	state.targets = planned.TargetMemory
+	r.reportRefusals(planned.Refusals)
 	r.Metrics.status(r.key(), &after)
 	r.result.next = earlier(r.result.next, planned.Next)
 

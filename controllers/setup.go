@@ -22,6 +22,7 @@ import (
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/status,verbs=patch
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/finalizers,verbs=update
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies,verbs=list;watch
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies/status,verbs=patch
 // We never delete a Service. The right to do so is needed to set its owner where the admission
 // plugin OwnerReferencesPermissionEnforcement is enabled, as on OpenShift.
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;delete
@@ -82,6 +83,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		Options:  options,
 		Started:  time.Now(),
 		policies: &policies{client: mgr.GetClient(), options: options, wake: make(chan struct{}, 1)},
+		refusals: newRefusalStore(),
 	}
 
 	engineNews := &engineQueue{lastWrite: func(key types.NamespacedName) time.Time {
@@ -111,7 +113,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 	})
 	r.Prober, r.Resolver = prober, resolver
 
-	for _, start := range []leaderRunnable{prober.Start, resolver.Start, sight.run, r.flights.wait} {
+	reporter := newPolicyReporter(r.Client, r.policies, r.refusals, r.Recorder)
+	for _, start := range []leaderRunnable{prober.Start, resolver.Start, sight.run, reporter.run, r.flights.wait} {
 		if err := mgr.Add(start); err != nil {
 			return err
 		}

@@ -75,7 +75,7 @@ func start(ctx context.Context, nodes, backends int) *countingCache {
 		b.Namespace, b.Name = fmt.Sprintf("namespace-%d", i), fmt.Sprintf("backend-%d", i)
 		c.backends[client.ObjectKeyFromObject(&b)] = b
 	}
-	r := &Reconciler{Client: c, policies: &policies{wake: make(chan struct{}, 1)}}
+	r := &Reconciler{Client: c, policies: &policies{wake: make(chan struct{}, 1)}, refusals: newRefusalStore()}
 	queue := priorityqueue.New[reconcile.Request]("start")
 	defer queue.ShutDown()
 	feed := func(h handler.EventHandler, o client.Object) {

@@ -149,7 +149,11 @@ type reportState struct {
 	// statusVersion is the resource version that this write returned.
 	statusVersion atomic.Pointer[string]
 	targets       plan.TargetMemory
+	refusals      plan.PolicyRefusals
 	last          *lastReported
+	// withdraws is set once policy takes away endpoints that are published, until that is reported.
+	// withdrew is what it was at the last report.
+	withdraws, withdrew bool
 	// service identifies the Service that was seen last.
 	service seenService
 	events  eventBudget

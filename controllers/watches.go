@@ -42,6 +42,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, engineNews *engineQueue) er
 	endpoints.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Endpoints"))
 	namespaceLabelsChanged := func(ctx context.Context, o client.Object) []reconcile.Request {
 		r.policies.namespaceChanged(ctx, o.GetName())
+		r.refusals.notify()
 		return r.listRequests(ctx, client.InNamespace(o.GetName()))
 	}
 	onUpdate := func(changed func(event.UpdateEvent) bool) predicate.Predicate {
@@ -58,6 +59,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, engineNews *engineQueue) er
 		Watches(endpoints, handler.EnqueueRequestsFromMapFunc(r.requestsForEndpoints), builder.OnlyMetadata).
 		Watches(&discoveryv1.EndpointSlice{}, r.overlayHandler(r.requestsForSlice)).
 		Watches(&v1alpha1.ExternalBackendPolicy{}, rules, builder.WithPredicates(onUpdate(specChanged))).
+		Watches(&v1alpha1.ExternalBackendPolicy{}, policyHandler(r.refusals.notify)).
 		Watches(&corev1.Node{}, ranges, builder.WithPredicates(onUpdate(nodeRangesChanged))).
 		Watches(&networkingv1.ServiceCIDR{}, ranges, builder.WithPredicates(onUpdate(serviceRangesChanged))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(namespaceLabelsChanged),

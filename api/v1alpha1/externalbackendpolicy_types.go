@@ -11,8 +11,12 @@ import (
 // some rule of some policy allows.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=extbepol,categories=external-backend
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
+// +kubebuilder:printcolumn:name="Namespaces",type=integer,JSONPath=`.status.selectedNamespaces`
+// +kubebuilder:printcolumn:name="Backends",type=integer,JSONPath=`.status.selectedExternalBackends`
+// +kubebuilder:printcolumn:name="Refused",type=integer,JSONPath=`.status.refusedExternalBackends`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ExternalBackendPolicy struct {
 	metav1.TypeMeta `json:",inline"`
@@ -24,6 +28,12 @@ type ExternalBackendPolicy struct {
 	// spec says what is allowed, and where.
 	// +required
 	Spec ExternalBackendPolicySpec `json:"spec"`
+
+	// status tells what the policy selects and refuses. Before the first one its observedGeneration
+	// is -1, so that kstatus takes a new object for one in progress.
+	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
+	Status ExternalBackendPolicyStatus `json:"status,omitzero"`
 }
 
 // ExternalBackendPolicyList is a list of ExternalBackendPolicies.
@@ -148,4 +158,37 @@ type PolicyPort struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	EndPort int32 `json:"endPort,omitempty"`
+}
+
+// ExternalBackendPolicyStatus tells what a policy selects and refuses. It is written when it has
+// changed, at most once in 10 seconds.
+type ExternalBackendPolicyStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// selectedNamespaces is how many namespaces the policy selects; absent before they are counted.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SelectedNamespaces *int32 `json:"selectedNamespaces,omitempty"`
+
+	// selectedExternalBackends is how many ExternalBackends these namespaces have; absent before they
+	// are counted.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SelectedExternalBackends *int32 `json:"selectedExternalBackends,omitempty"`
+
+	// refusedExternalBackends is how many of these name something that the policies of this mode,
+	// together, refuse (Enforce) or would refuse (Audit); absent before they are counted.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	RefusedExternalBackends *int32 `json:"refusedExternalBackends,omitempty"`
+
+	// conditions are Accepted and, only where the spec has something that the manager can't read,
+	// Stalled.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

@@ -25,14 +25,14 @@ const (
 // depends on is not known yet.
 const ReasonPending = "Pending"
 
-// Condition Accepted: the spec can be acted on.
+// Condition Accepted, of both kinds: the spec can be acted on.
 const (
 	// ConditionAccepted is True when the spec can be acted on.
 	ConditionAccepted = "Accepted"
 	// ReasonAccepted means that the spec can be acted on.
 	ReasonAccepted = "Accepted"
-	// ReasonInvalidSpec means that the spec breaks a rule that the schema could not check.
-	// What was published before stays as it was.
+	// ReasonInvalidSpec means that the spec breaks a rule that the schema could not check. What an
+	// ExternalBackend had published stays as it was. Of a policy, what can't be read allows nothing.
 	ReasonInvalidSpec = "InvalidSpec"
 )
 
@@ -136,11 +136,11 @@ const (
 	ReasonNoReadyEndpoints = "NoReadyEndpoints"
 )
 
-// ConditionStalled is the kstatus condition. It is True, with the cause as its reason, when
-// somebody has to change something, and absent otherwise. ReasonInvalidSpec is such a cause at
-// once. ReasonServiceConflict, ReasonServiceNotFound, ReasonPortMismatch and the reasons of
-// ResolvedRefs are such causes after two minutes, in which a change of another object may resolve
-// them.
+// ConditionStalled is the kstatus condition of both kinds. It is True, with the cause as its
+// reason, when somebody has to change something, and absent otherwise. ReasonInvalidSpec is such a
+// cause at once. ReasonServiceConflict, ReasonServiceNotFound, ReasonPortMismatch and the reasons
+// of ResolvedRefs are such causes after two minutes, in which a change of another object may
+// resolve them.
 const ConditionStalled = "Stalled"
 
 // Reasons of one target in status.targets, beside ReasonResolutionFailed,

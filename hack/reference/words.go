@@ -26,7 +26,7 @@ type block struct {
 // wordFiles have the constants, in the order of the page.
 var wordFiles = []string{
 	"api/v1alpha1/words.go", "api/v1alpha1/externalbackend_types.go",
-	"controllers/events.go", "controllers/sightevents.go",
+	"controllers/events.go", "controllers/policystatus.go", "controllers/sightevents.go",
 }
 
 // readBlocks returns the blocks of string constants of the given files.

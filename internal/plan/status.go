@@ -15,6 +15,7 @@ type StatusReport struct {
 	Status v1alpha1.ExternalBackendStatus
 	// TargetMemory is for the next StatusInput.
 	TargetMemory TargetMemory
+	Refusals     PolicyRefusals
 	// Next is when a condition changes because time passes; zero if none does.
 	Next time.Time
 }
@@ -30,7 +31,10 @@ func Status(in StatusInput) StatusReport {
 	}
 	s.Conditions = slices.Clone(s.Conditions)
 	w := statusWriter{StatusInput: in, out: &s, memory: in.TargetMemory}
+	wouldRefuse := in.Refusals.WouldRefuse || RefusalsOf(&s).WouldRefuse
 	if in.Candidates != nil {
+		w.restoreRefusals()
+		wouldRefuse = w.isAudited()
 		w.setCounts()
 		w.setTargets()
 		w.set(v1alpha1.ConditionPermitted, w.permitted())
@@ -52,7 +56,10 @@ func Status(in StatusInput) StatusReport {
 	slices.SortFunc(s.Conditions, func(a, b metav1.Condition) int {
 		return cmp.Compare(slices.Index(conditionOrder, a.Type), slices.Index(conditionOrder, b.Type))
 	})
-	return StatusReport{Status: s, TargetMemory: w.memory, Next: next}
+	return StatusReport{
+		Status: s, TargetMemory: w.memory, Next: next,
+		Refusals: PolicyRefusals{Refused: RefusalsOf(&s).Refused, WouldRefuse: wouldRefuse},
+	}
 }
 
 // conditionOrder is the order in which users read conditions: Ready first, which sums the others

@@ -30,6 +30,8 @@ type StatusInput struct {
 	// Programmed is v1alpha1.ReasonProgrammed, the reason why the objects are not as planned, or "" if
 	// the spec was not acted on. ProgrammedMessage explains it for people.
 	Programmed, ProgrammedMessage string
+	// Refusals are those of the previous report; none after a restart.
+	Refusals PolicyRefusals
 	// Filtered is set if the spec cannot be acted on; else nil.
 	Filtered *Filtered
 	// Candidates and Publication are nil if there is no plan.

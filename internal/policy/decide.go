@@ -53,12 +53,16 @@ type question struct {
 	ports []Port
 }
 
-// decide asks the Enforce policies. If they allow it, it also asks the Audit policies alone.
+// decide asks the Enforce policies, and apart from them the Audit policies.
 func (v *View) decide(q question) Decision {
 	d := v.judge(&v.enforce, &q)
-	if d.Allowed && v.audit.selected {
-		if would := v.judge(&v.audit, &q); !would.Allowed {
-			d.WouldDeny, d.Kind, d.Port = true, would.Kind, would.Port
+	if !v.audit.selected {
+		return d
+	}
+	if would := v.judge(&v.audit, &q); !would.Allowed {
+		d.WouldDeny = true
+		if d.Allowed {
+			d.Kind, d.Port = would.Kind, would.Port
 		}
 	}
 	return d

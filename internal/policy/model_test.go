@@ -165,16 +165,12 @@ func (q modelQuestion) put(v *View) Decision {
 // modelDecide follows the package comment step by step.
 func modelDecide(in Input, ns map[string]string, q modelQuestion) Decision {
 	domain := in.ClusterDomain
-	if q.call == "Name" && (q.name == domain || strings.HasSuffix(q.name, "."+domain)) {
-		return Decision{Kind: ClusterName}
-	}
 	kind := None
-	if q.call == "Target" || q.call == "Unnamed" || q.call == "Nameserver" {
+	switch {
+	case q.call == "Name" && (q.name == domain || strings.HasSuffix(q.name, "."+domain)):
+		kind = ClusterName
+	case q.call == "Target" || q.call == "Unnamed" || q.call == "Nameserver":
 		kind = modelKind(q.addr, in.ClusterRanges)
-	}
-	always := kind != None && kind != Metadata && kind != ClusterRange && kind != DiscoveredRange
-	if always {
-		return Decision{Kind: kind}
 	}
 	var enforced, audited []v1alpha1.ExternalBackendPolicy
 	for _, p := range in.Policies {
@@ -190,10 +186,15 @@ func modelDecide(in Input, ns map[string]string, q modelQuestion) Decision {
 			enforced = append(enforced, p)
 		}
 	}
+	always := kind != None && kind != Metadata && kind != ClusterRange && kind != DiscoveredRange
+	if always {
+		return Decision{Kind: kind, WouldDeny: len(audited) > 0}
+	}
 	d := modelJudge(in, enforced, q, kind)
-	if d.Allowed && len(audited) > 0 {
-		if would := modelJudge(in, audited, q, kind); !would.Allowed {
-			d.WouldDeny, d.Kind = true, would.Kind
+	if len(audited) > 0 {
+		would := modelJudge(in, audited, q, kind)
+		if d.WouldDeny = !would.Allowed; d.Allowed {
+			d.Kind = would.Kind
 		}
 	}
 	return d

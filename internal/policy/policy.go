@@ -12,7 +12,7 @@
 // adding or removing it never changes what is allowed. It answers one question: what would be
 // refused if the Audit policies that select the namespace were the only policies, in mode Enforce?
 // So a narrower policy can be tried beside the wide one that is in force. The answer is WouldDeny
-// if the target is allowed now and those policies alone refuse it.
+// if those policies alone refuse the target, whether it is allowed now or not.
 //
 // # Rules
 //
@@ -94,12 +94,12 @@ type Port struct {
 // A Decision says whether something may be used.
 type Decision struct {
 	Allowed bool
-	// WouldDeny means that it is Allowed, but policies in mode Audit would refuse it.
+	// WouldDeny means that policies in mode Audit would refuse it, Allowed or not.
 	WouldDeny bool
 	// ByDiscoveryAlone means that it is not Allowed only because of a cluster range that
 	// discovery alone knows. A published endpoint stays, and is reported.
 	ByDiscoveryAlone bool
-	// Kind is why it is, or would be, refused; None if it is not.
+	// Kind is why it is refused, or if it is Allowed, why it would be; None if it would not.
 	Kind Kind
 	// Port is the port that is refused if Kind is PortNotAllowed.
 	Port Port
@@ -167,7 +167,7 @@ func (v *View) Lookup(name string, ports ...Port) Decision {
 // its addresses, so only rules without cidrs allow it, and the cluster's own names are forbidden.
 func (v *View) Name(name string, ports ...Port) Decision {
 	if under(name, v.set.clusterDomain) {
-		return Decision{Kind: ClusterName}
+		return Decision{Kind: ClusterName, WouldDeny: v.audit.selected}
 	}
 	return v.decide(question{reach: reach{free: v.set.anyAddress}, names: v.set.names.at(name), ports: ports})
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	ac "github.com/external-backend/operator/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
 )
 
 // The API server serves both kinds with their names, short names and scopes.
@@ -41,9 +42,10 @@ func TestKindsAreServed(t *testing.T) {
 		got[r.Name] = kind{r.Kind, r.ShortNames, r.Namespaced}
 	}
 	want := map[string]kind{
-		"externalbackends":        {"ExternalBackend", []string{"extbe"}, true},
-		"externalbackends/status": {"ExternalBackend", nil, true},
-		"externalbackendpolicies": {"ExternalBackendPolicy", []string{"extbepol"}, false},
+		"externalbackends":               {"ExternalBackend", []string{"extbe"}, true},
+		"externalbackends/status":        {"ExternalBackend", nil, true},
+		"externalbackendpolicies":        {"ExternalBackendPolicy", []string{"extbepol"}, false},
+		"externalbackendpolicies/status": {"ExternalBackendPolicy", nil, false},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -169,6 +171,50 @@ func TestColumnsShowStatus(t *testing.T) {
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+}
+
+// The columns of a policy show its mode and what it counts, 0 included. Before the first status
+// nothing is counted, and kstatus finds the policy in progress.
+func TestColumnsOfPolicyShowCounts(t *testing.T) {
+	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: "columns"}}
+	p.Spec.Mode = v1alpha1.PolicyModeAudit
+	p.Status.SelectedNamespaces = new(int32(5)) // status is written by its own subresource only
+	if err := api.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Delete(context.WithoutCancel(t.Context()), p); err != nil {
+			t.Error(err)
+		}
+	})
+	if diff := cmp.Diff(v1alpha1.ExternalBackendPolicyStatus{ObservedGeneration: -1}, p.Status); diff != "" {
+		t.Errorf("of a new policy (-want +got):\n%s", diff)
+	}
+
+	expect := func(want ...string) {
+		t.Helper()
+		var cells []string
+		for _, c := range table(t, "/apis/external-backend.io/v1alpha1/externalbackendpolicies/columns") {
+			cells = append(cells, c.name+"="+c.cell)
+		}
+		if diff := cmp.Diff(want, cells[:len(cells)-1]); diff != "" || !strings.HasPrefix(cells[len(cells)-1], "AGE=") {
+			t.Errorf("%v, -want +got:\n%s", cells, diff)
+		}
+	}
+	expect("NAME=columns", "MODE=Audit", "NAMESPACES=<nil>", "BACKENDS=<nil>", "REFUSED=<nil>")
+
+	before := p.DeepCopy()
+	p.Status = plan.PolicyStatus(plan.PolicyStatusInput{
+		Policy: p, Namespaces: 3, ExternalBackends: 12, Problems: []string{"spec.mode"}, Now: metav1.Now().Rfc3339Copy().Time,
+	})
+	want := *p.Status.DeepCopy()
+	if err := api.Status().Patch(t.Context(), p, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, p.Status); diff != "" || p.Generation != before.Generation {
+		t.Errorf("generation %d, status -want +got:\n%s", p.Generation, diff)
+	}
+	expect("NAME=columns", "MODE=Audit", "NAMESPACES=3", "BACKENDS=12", "REFUSED=0")
 }
 
 type column struct {

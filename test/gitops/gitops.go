@@ -11,6 +11,7 @@ import (
 	"time"
 
 	lua "github.com/yuin/gopher-lua"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 )
@@ -91,6 +92,32 @@ func luaValue(vm *lua.LState, value any) lua.LValue {
 	return lua.LNil
 }
 
+// States are the states that TestGitOpsTools and TestGitOpsToolsOnPolicies reach and record, by
+// kind, each with the status that kstatus is expected to see.
+var States = map[string]map[string]string{
+	"ExternalBackend": {
+		"ready":              "Current",
+		"all-healthy":        "Current",
+		"some-unhealthy":     "Current",
+		"one-name-not-found": "Current",
+		"passthrough":        "Current",
+		"all-unhealthy":      "InProgress",
+		"no-verdict-yet":     "InProgress",
+		"draining":           "InProgress",
+		"name-not-found":     "InProgress",
+		"service-not-found":  "InProgress",
+		"refused-by-policy":  "InProgress",
+		"invalid-spec":       "Failed",
+		"stalled":            "Failed",
+	},
+	"ExternalBackendPolicy": {
+		"refuses-nothing": "Current",
+		"refuses":         "Current",
+		"would-refuse":    "Current",
+		"invalid":         "Failed",
+	},
+}
+
 // Kstatus is the object's status by the kstatus library: InProgress, Current, Failed or
 // Terminating.
 func Kstatus(o *unstructured.Unstructured) (string, error) {
@@ -99,4 +126,27 @@ func Kstatus(o *unstructured.Unstructured) (string, error) {
 		return "", err
 	}
 	return result.Status.String(), nil
+}
+
+// Edited returns the object after an edit that the operator has not seen.
+func Edited(o *unstructured.Unstructured) *unstructured.Unstructured {
+	edited := o.DeepCopy()
+	edited.SetGeneration(o.GetGeneration() + 1)
+	return edited
+}
+
+// New returns the object as the API server stores it before the operator has seen it.
+func New(o *unstructured.Unstructured) *unstructured.Unstructured {
+	created := o.DeepCopy()
+	created.SetGeneration(1)
+	created.Object["status"] = map[string]any{"observedGeneration": int64(-1)}
+	return created
+}
+
+// Deleted returns the object while it is being deleted.
+func Deleted(o *unstructured.Unstructured) *unstructured.Unstructured {
+	deleted := o.DeepCopy()
+	now := metav1.Now()
+	deleted.SetDeletionTimestamp(&now)
+	return deleted
 }

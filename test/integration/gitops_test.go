@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -27,21 +28,20 @@ const customizations = "../../config/argocd/resource_customizations"
 var recordStates = flag.Bool("record-states", false,
 	"write the objects of TestGitOpsTools beside the health checks of Argo CD")
 
-// recorded are the entries of health_test.yaml so far, by state.
+// recorded are the entries of health_test.yaml so far, by kind and state.
 var recorded struct {
 	sync.Mutex
-	tests map[string]string
+	tests map[string]map[string]string
 }
 
 // stalledAfter is more than the two minutes after which a missing Service counts as stalled.
 const stalledAfter = 150 * time.Second
 
-// gitopsState is a state of the ExternalBackend web, and what GitOps tools make of it.
+// gitopsState is a state of [gitops.States], and what Argo CD makes of it.
 type gitopsState struct {
-	name    string
-	reach   func(h *harness.Test)
-	argo    gitops.Health // its message is a part of the message
-	kstatus string
+	name  string
+	reach func(h *harness.Test)
+	argo  gitops.Health // its message is a part of the message
 }
 
 func healthy(message string) gitops.Health { return gitops.Health{Status: "Healthy", Message: message} }
@@ -79,31 +79,31 @@ func TestGitOpsTools(t *testing.T) {
 		}
 	}
 	for _, s := range []gitopsState{
-		{"ready", applied(onePort, "Ready", "True", ""), healthy("1 of 1 endpoints are ready."), "Current"},
+		{"ready", applied(onePort, "Ready", "True", ""), healthy("1 of 1 endpoints are ready.")},
 		{"all-healthy", applied(spec(set.target(0, ""), "", ""), "Healthy", "True", "Healthy"),
-			healthy("1 of 1 endpoints are ready."), "Current"},
+			healthy("1 of 1 endpoints are ready.")},
 		{"some-unhealthy", applied(spec(set.targets(), "", ""), "Healthy", "False", "SomeUnhealthy"),
-			healthy("1 of 2 endpoints are ready. 1 of 2 probed endpoints are healthy."), "Current"},
+			healthy("1 of 2 endpoints are ready. 1 of 2 probed endpoints are healthy.")},
 		{"all-unhealthy", applied(spec(set.target(1, ""), "", ""), "Healthy", "False", "AllUnhealthy"),
-			degraded("0 of 1 endpoints are ready."), "InProgress"},
+			degraded("0 of 1 endpoints are ready.")},
 		{"no-verdict-yet", applied(slowly(nobody), "Healthy", "Unknown", "Pending"),
-			progressing("0 of 1"), "InProgress"},
+			progressing("0 of 1")},
 		{"draining", applied(onePort[:len(onePort)-2]+", adminState: Draining}]", "Ready", "False", "Draining"),
-			degraded("0 of 1 endpoints are ready."), "InProgress"},
+			degraded("0 of 1 endpoints are ready.")},
 		{"name-not-found", applied(named("targets:\n"+nowhere), "Ready", "False", "ResolutionFailed"),
-			degraded(`Target "gone" (NXDOMAIN)`), "InProgress"},
+			degraded(`Target "gone" (NXDOMAIN)`)},
 		{"one-name-not-found",
 			applied(named("targets:\n"+nowhere+"- {name: a, address: 198.51.100.1}\n"), "NamesResolved", "False", ""),
-			healthy("1 of 1 endpoints are ready. "), "Current"},
+			healthy("1 of 1 endpoints are ready. ")},
 		{"invalid-spec",
 			applied(onePort[:len(onePort)-2]+", ports: [{name: other, targetPort: 1}]}]", "Stalled", "True", "InvalidSpec"),
-			degraded("spec."), "Failed"},
+			degraded("spec.")},
 		{"service-not-found", applied("serviceRef: {name: absent}"+onePort, "Ready", "False", "ServiceNotFound"),
-			progressing(`Service "absent" does not exist`), "InProgress"},
+			progressing(`Service "absent" does not exist`)},
 		{"refused-by-policy",
 			applied(strings.ReplaceAll(onePort, "198.51.100.1", "10.96.0.1"), "Permitted", "False", "TargetDenied"),
-			degraded(""), "InProgress"},
-		{"passthrough", applied(passthrough, "Ready", "True", ""), healthy(""), "Current"},
+			degraded("")},
+		{"passthrough", applied(passthrough, "Ready", "True", ""), healthy("")},
 		{
 			"stalled", func(h *harness.Test) {
 				h.ApplyBackend("web", "serviceRef: {name: absent}"+onePort)
@@ -116,26 +116,68 @@ func TestGitOpsTools(t *testing.T) {
 					return fmt.Errorf("it is not")
 				})
 			},
-			degraded(`Service "absent" does not exist`), "Failed",
+			degraded(`Service "absent" does not exist`),
 		},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			h := harness.New(t)
 			s.reach(h)
-			wantGitOps(h, s)
+			wantGitOps(h, "ExternalBackend", "web", s)
+		})
+	}
+}
+
+// TestGitOpsToolsOnPolicies does the same with the states of an ExternalBackendPolicy.
+func TestGitOpsToolsOnPolicies(t *testing.T) {
+	parallel(t)
+	applied := func(spec string) func(h *harness.Test) {
+		return func(h *harness.Test) {
+			h.T.Helper()
+			h.ApplyBackend("web", onePort)
+			policy(h, "web", spec)
+		}
+	}
+	const one = "Selects 1 ExternalBackends in 1 namespaces."
+	for _, s := range []gitopsState{
+		{"refuses-nothing", applied("allow: [{cidrs: [198.51.100.0/24]}]"), healthy(one)},
+		{"refuses", applied("allow: [{cidrs: [192.0.2.0/24]}]"),
+			healthy(one + " Something of 1 of them is refused.")},
+		{"would-refuse", applied("mode: Audit, allow: [{cidrs: [192.0.2.0/24]}]"),
+			healthy(one + " Something of 1 of them would be refused.")},
+		{"invalid", func(h *harness.Test) {
+			h.Apply("apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: web-%s}\n"+
+				"spec: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[1]s, \"no key!\": a}}}", h.Namespace)
+			p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web-" + h.Namespace}}
+			h.T.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) })
+		}, degraded("spec.namespaceSelector.matchLabels[no key!]: not a selector requirement")},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			h := harness.New(t)
+			s.reach(h)
+			wantGitOps(h, "ExternalBackendPolicy", "web-"+h.Namespace, s)
 		})
 	}
 }
 
 // wantGitOps compares what the tools say of the live object. It waits: a message may still settle.
-func wantGitOps(h *harness.Test, s gitopsState) {
+func wantGitOps(h *harness.Test, kind, name string, s gitopsState) {
 	h.T.Helper()
+	wantKstatus, known := gitops.States[kind][s.name]
+	if !known {
+		h.T.Fatalf("gitops.States lacks %s of %s", s.name, kind)
+	}
 	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ExternalBackend"))
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+	key := h.Key(name)
+	if kind == "ExternalBackendPolicy" {
+		key.Namespace = ""
+	}
+
 	var health gitops.Health
-	h.Eventually("GitOps tools to see "+s.argo.Status+" and "+s.kstatus, func() error {
-		if err := h.Client.Get(h.T.Context(), h.Key("web"), o); err != nil {
+	h.Eventually("GitOps tools to see "+s.argo.Status+" and "+wantKstatus, func() error {
+		if err := h.Client.Get(h.T.Context(), key, o); err != nil {
 			return err
 		}
 		var err error
@@ -146,24 +188,21 @@ func wantGitOps(h *harness.Test, s gitopsState) {
 		if err != nil {
 			return err
 		}
-		if health.Status != s.argo.Status || !strings.Contains(health.Message, s.argo.Message) || kstatus != s.kstatus {
+		if health.Status != s.argo.Status || !strings.Contains(health.Message, s.argo.Message) || kstatus != wantKstatus {
 			return fmt.Errorf("Argo CD says %+v, kstatus says %s", health, kstatus)
 		}
 		return nil
 	})
 
-	unseen := o.DeepCopy()
-	unseen.SetGeneration(o.GetGeneration() + 1)
-	if is, err := gitops.ArgoHealth(h.T.Context(), customizations, unseen); err != nil || is.Status != "Progressing" {
-		h.T.Errorf("an edit that the operator has not seen: %+v, %v", is, err)
+	for _, waiting := range []*unstructured.Unstructured{gitops.Edited(o), gitops.New(o)} {
+		if is, err := gitops.ArgoHealth(h.T.Context(), customizations, waiting); err != nil || is.Status != "Progressing" {
+			h.T.Errorf("an edit that the operator has not seen: %+v, %v", is, err)
+		}
+		if is, err := gitops.Kstatus(waiting); err != nil || is != "InProgress" {
+			h.T.Errorf("an edit that the operator has not seen: kstatus says %s, %v", is, err)
+		}
 	}
-	if is, err := gitops.Kstatus(unseen); err != nil || is != "InProgress" {
-		h.T.Errorf("an edit that the operator has not seen: kstatus says %s, %v", is, err)
-	}
-	going := o.DeepCopy()
-	now := metav1.Now()
-	going.SetDeletionTimestamp(&now)
-	if is, err := gitops.Kstatus(going); err != nil || is != "Terminating" {
+	if is, err := gitops.Kstatus(gitops.Deleted(o)); err != nil || is != "Terminating" {
 		h.T.Errorf("one that is being deleted: kstatus says %s, %v", is, err)
 	}
 	if *recordStates {
@@ -194,12 +233,16 @@ func recordState(h *harness.Test, name string, o *unstructured.Unstructured, hea
 		h.T.Fatal(err)
 	}
 	if recorded.tests == nil {
-		recorded.tests = map[string]string{}
+		recorded.tests = map[string]map[string]string{}
 	}
-	recorded.tests[name] = string(entry)
+	if recorded.tests[o.GetKind()] == nil {
+		recorded.tests[o.GetKind()] = map[string]string{}
+	}
+	entries := recorded.tests[o.GetKind()]
+	entries[name] = string(entry)
 	tests := "tests:\n"
-	for _, name := range slices.Sorted(maps.Keys(recorded.tests)) {
-		tests += recorded.tests[name]
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		tests += entries[name]
 	}
 	if err := os.WriteFile(filepath.Join(folder, "health_test.yaml"), []byte(tests), 0o644); err != nil {
 		h.T.Fatal(err)

@@ -191,6 +191,12 @@ func TestRestartWritesNothing(t *testing.T) {
 	h.Apply(serviceByHand, "conflict")
 	h.ApplyBackend("conflict", onePort)
 	h.ApplyBackend("missing", "serviceRef: {name: nowhere}"+onePort)
+	ns.set("inside.example.com", answerWith("100.100.100.200"))
+	h.ApplyBackend("denied", "ports: [{name: web, port: 80}]\n"+
+		"targets: [{name: a, address: 100.100.100.200}, {name: b, hostname: inside.example.com}]\n"+
+		"dns: {nameservers: [%q], minTTLSeconds: 1}", ns.V4)
+	policy(h, "enforced", fmt.Sprintf("allow: [{anyTarget: {}}], allowNameservers: [%q]", ns.V4))
+	policy(h, "tried", "mode: Audit, allow: [{cidrs: [198.51.100.0/24]}]")
 	ready := []string{"named", "srv", "checked", "open", "observed", "over", "unchecked", "headless", "port",
 		"balancer", "alias", "through", "ref", "adopted"}
 	for _, name := range ready {
@@ -210,6 +216,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	h.WaitStates("checked", harness.States{set.at(0): harness.Unhealthy, set.at(1): harness.Healthy,
 		set.at(2): harness.Standby, set.at(3): harness.Draining})
 	waitTarget(h, "observed", "a", "Unhealthy", "UnexpectedStatus")
+	waitTarget(h, "denied", "b", "Denied", "TargetDenied")
 	waitQuiet(h)
 
 	names := append(slices.Clone(ready), "theirs")
@@ -217,10 +224,12 @@ func TestRestartWritesNothing(t *testing.T) {
 	for _, name := range names {
 		snapshots[name] = takeSnapshot(h, name, true)
 	}
-	for _, name := range append(ready, "invalid", "conflict", "missing") {
+	for _, name := range append(ready, "invalid", "conflict", "missing", "denied") {
 		statuses[name] = h.Backend(name).Status
 	}
 	writes, events := h.CountWrites(), len(h.Events("observed"))
+	waitCounts(h, "enforced", 1, 18, 1)
+	writesOfPolicies := policyWrites(h)
 	for _, end := range []struct {
 		name string
 		how  func(*harness.Manager)
@@ -230,7 +239,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		asked := ns.queries()
 		h.WaitChecked(set.servers...)
 		h.Eventually("the names to be asked for", func() error {
-			if n := ns.queries() - asked; n < 6 {
+			if n := ns.queries() - asked; n < 7 {
 				return fmt.Errorf("there were %d queries", n)
 			}
 			return nil
@@ -240,6 +249,9 @@ func TestRestartWritesNothing(t *testing.T) {
 			t.Errorf("after %s, the next manager wrote %+v", end.name, w)
 		}
 		writes = h.CountWrites()
+	}
+	for _, w := range writesOfPolicies() {
+		t.Errorf("the next managers wrote %+v", w)
 	}
 	for name, p := range snapshots {
 		if diff := gocmp.Diff(p, takeSnapshot(h, name, true)); diff != "" {

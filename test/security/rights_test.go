@@ -2,6 +2,7 @@ package security
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -193,8 +194,27 @@ func exerciseRights(h *harness.Test) {
 	}
 	h.WaitEvent("made", v1alpha1.ReasonTargetDenied)
 	h.WaitEvent("adopted", "ForeignEndpointsRemoved")
+	waitPolicyStatus(h)
 	forceConflicts(h)
 	scrape(h)
+}
+
+// waitPolicyStatus applies a policy that refuses nothing, and waits for its status.
+func waitPolicyStatus(h *harness.Test) {
+	h.T.Helper()
+	p := &v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
+	h.Apply("apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: %s}\n"+
+		"spec: {mode: Audit, namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[1]s}}}", h.Namespace)
+	h.T.Cleanup(func() { _ = h.Client.Delete(context.Background(), p) })
+	h.Eventually("the status of a policy", func() error {
+		if err := h.Client.Get(h.T.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+			return err
+		}
+		if p.Status.ObservedGeneration != p.Generation {
+			return fmt.Errorf("it is %+v", p.Status)
+		}
+		return nil
+	})
 }
 
 // forceConflicts makes the manager's cache stale: its next write meets an object that was changed

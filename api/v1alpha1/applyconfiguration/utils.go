@@ -46,6 +46,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ExternalBackendPolicyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendPolicySpec"):
 		return &apiv1alpha1.ExternalBackendPolicySpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendPolicyStatus"):
+		return &apiv1alpha1.ExternalBackendPolicyStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendSpec"):
 		return &apiv1alpha1.ExternalBackendSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendStatus"):

@@ -175,6 +175,11 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: spec
       type:
         namedType: com.github.external-backend.operator.api.v1alpha1.ExternalBackendPolicySpec
+    - name: status
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.ExternalBackendPolicyStatus
+      default:
+        observedGeneration: -1
 - name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendPolicySpec
   map:
     fields:
@@ -196,6 +201,29 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: namespaceSelector
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+- name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendPolicyStatus
+  map:
+    fields:
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: refusedExternalBackends
+      type:
+        scalar: numeric
+    - name: selectedExternalBackends
+      type:
+        scalar: numeric
+    - name: selectedNamespaces
+      type:
+        scalar: numeric
 - name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendSpec
   map:
     fields:

@@ -40,6 +40,9 @@ type ExternalBackendPolicyApplyConfiguration struct {
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// spec says what is allowed, and where.
 	Spec *ExternalBackendPolicySpecApplyConfiguration `json:"spec,omitempty"`
+	// status tells what the policy selects and refuses. Before the first one its observedGeneration
+	// is -1, so that kstatus takes a new object for one in progress.
+	Status *ExternalBackendPolicyStatusApplyConfiguration `json:"status,omitempty"`
 }
 
 // ExternalBackendPolicy constructs a declarative configuration of the ExternalBackendPolicy type for use with
@@ -84,6 +87,12 @@ func ExtractExternalBackendPolicyFrom(externalBackendPolicy *apiv1alpha1.Externa
 // applied if another fieldManager has updated or force applied any of the previously applied fields.
 func ExtractExternalBackendPolicy(externalBackendPolicy *apiv1alpha1.ExternalBackendPolicy, fieldManager string) (*ExternalBackendPolicyApplyConfiguration, error) {
 	return ExtractExternalBackendPolicyFrom(externalBackendPolicy, fieldManager, "")
+}
+
+// ExtractExternalBackendPolicyStatus extracts the applied configuration owned by fieldManager from
+// externalBackendPolicy for the status subresource.
+func ExtractExternalBackendPolicyStatus(externalBackendPolicy *apiv1alpha1.ExternalBackendPolicy, fieldManager string) (*ExternalBackendPolicyApplyConfiguration, error) {
+	return ExtractExternalBackendPolicyFrom(externalBackendPolicy, fieldManager, "status")
 }
 
 func (b ExternalBackendPolicyApplyConfiguration) IsApplyConfiguration() {}
@@ -251,6 +260,14 @@ func (b *ExternalBackendPolicyApplyConfiguration) ensureObjectMetaApplyConfigura
 // If called multiple times, the Spec field is set to the value of the last call.
 func (b *ExternalBackendPolicyApplyConfiguration) WithSpec(value *ExternalBackendPolicySpecApplyConfiguration) *ExternalBackendPolicyApplyConfiguration {
 	b.Spec = value
+	return b
+}
+
+// WithStatus sets the Status field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Status field is set to the value of the last call.
+func (b *ExternalBackendPolicyApplyConfiguration) WithStatus(value *ExternalBackendPolicyStatusApplyConfiguration) *ExternalBackendPolicyApplyConfiguration {
+	b.Status = value
 	return b
 }
 

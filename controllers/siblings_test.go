@@ -94,29 +94,7 @@ func TestAddressOfADeletedSiblingStaysReady(t *testing.T) {
 				former.Spec = v1alpha1.ExternalBackendSpec{Service: &v1alpha1.Service{Name: "web"}}
 				behind = adopted
 			}
-			slice := &discoveryv1.EndpointSlice{
-				ObjectMeta: metav1.ObjectMeta{
-					Name:      "former-1",
-					Namespace: shop.Namespace,
-					UID:       "uid-of-slice",
-					Labels: map[string]string{
-						discoveryv1.LabelServiceName: "web",
-						discoveryv1.LabelManagedBy:   v1alpha1.ManagedBy,
-						v1alpha1.LabelName:           former.Name,
-					},
-					OwnerReferences: []metav1.OwnerReference{
-						*metav1.NewControllerRef(former, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
-					},
-				},
-				AddressType: discoveryv1.AddressTypeIPv4,
-				Ports: []discoveryv1.EndpointPort{
-					{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
-				},
-				Endpoints: []discoveryv1.Endpoint{{
-					Addresses:  []string{"203.0.113.1"},
-					Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-				}},
-			}
+			slice := sliceOf(former, "web", true)
 			former.Finalizers = []string{"none"}
 			if foreground {
 				former.Finalizers = []string{metav1.FinalizerDeleteDependents}
@@ -226,35 +204,13 @@ func TestAddressKeepsItsHealthWhenItPassesToASibling(t *testing.T) {
 	const attached = `{serviceRef: {name: theirs}, ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}],
 		targets: [{name: a, address: 203.0.113.1}], healthCheck: {tcpSocket: {}}}`
 	service := theirService()
-	ready := func(is bool) discoveryv1.EndpointConditions {
-		return discoveryv1.EndpointConditions{Ready: new(is), Serving: new(is), Terminating: new(false)}
-	}
 	for _, tt := range []struct {
 		sibling string // the one whose name comes first counts as older
 		well    bool
 	}{{"zoo", true}, {"zoo", false}, {"bar", true}, {"bar", false}} {
 		well := tt.well
 		sibling := attachedBackend(tt.sibling, "theirs")
-		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Name:      "sibling-1",
-				Namespace: shop.Namespace,
-				UID:       "uid-of-sibling-1",
-				Labels: map[string]string{
-					discoveryv1.LabelServiceName: "theirs",
-					discoveryv1.LabelManagedBy:   v1alpha1.ManagedBy,
-					v1alpha1.LabelName:           tt.sibling,
-				},
-				OwnerReferences: []metav1.OwnerReference{
-					*metav1.NewControllerRef(sibling, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
-				},
-			},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports: []discoveryv1.EndpointPort{
-				{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
-			},
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"203.0.113.1"}, Conditions: ready(well)}},
-		}
+		slice := sliceOf(sibling, "theirs", well)
 		env := newTestEnv(t, service.DeepCopy(), sibling, slice)
 		env.spec(attached)
 		env.settle()
@@ -276,5 +232,30 @@ func TestAddressKeepsItsHealthWhenItPassesToASibling(t *testing.T) {
 		if s := own(); s == nil || *s.Endpoints[0].Conditions.Ready != well {
 			t.Errorf("an address that was ready=%t with %s is published as %v", well, tt.sibling, s)
 		}
+	}
+}
+
+// sliceOf returns a slice of a sibling behind a Service, with one endpoint at 203.0.113.1.
+func sliceOf(sibling *v1alpha1.ExternalBackend, service string, ready bool) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      sibling.Name + "-1",
+			Namespace: shop.Namespace,
+			UID:       types.UID("uid-of-slice-of-" + sibling.Name),
+			Labels: map[string]string{
+				discoveryv1.LabelServiceName: service,
+				discoveryv1.LabelManagedBy:   v1alpha1.ManagedBy,
+				v1alpha1.LabelName:           sibling.Name,
+			},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(sibling, v1alpha1.GroupVersion.WithKind("ExternalBackend")),
+			},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses:  []string{"203.0.113.1"},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: new(false)},
+		}},
 	}
 }

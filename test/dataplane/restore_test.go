@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -107,36 +108,27 @@ func TestRestoreLosesNoRequest(t *testing.T) {
 			h.WaitChecked(r.pair.sa, r.pair.sb)
 		})
 	})
-	t.Run("before the manager starts", func(t *testing.T) {
-		h := harness.New(t)
-		m := h.StartManager()
-		r := publishRetained(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
-		saved := r.backUpAndDelete()
-		m.Stop()
-		serve(r, saved)
-		r.underLoad(func(waitMore func()) {
-			r.restore(saved.backend)
-			waitMore()
-			h.StartManager()
-			r.wantTakenOver(saved)
-			h.WaitChecked(r.pair.sa, r.pair.sb)
+	for _, late := range []string{"manager", "ExternalBackend"} {
+		t.Run("before the "+late+" comes, last of all", func(t *testing.T) {
+			h := harness.New(t)
+			m := h.StartManager()
+			r := publishRetained(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
+			saved := r.backUpAndDelete()
+			m.Stop()
+			serve(r, saved)
+			r.underLoad(func(waitMore func()) {
+				steps := []func(){func() { r.restore(saved.backend) }, func() { h.StartManager("--orphan-grace=0") }}
+				if late == "ExternalBackend" {
+					slices.Reverse(steps)
+				}
+				steps[0]()
+				waitMore()
+				steps[1]()
+				r.wantTakenOver(saved)
+				h.WaitChecked(r.pair.sa, r.pair.sb)
+			})
 		})
-	})
-	t.Run("the manager starts before the ExternalBackend is there", func(t *testing.T) {
-		h := harness.New(t)
-		m := h.StartManager()
-		r := publishRetained(h, "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]}")
-		saved := r.backUpAndDelete()
-		m.Stop()
-		serve(r, saved)
-		r.underLoad(func(waitMore func()) {
-			h.StartManager("--orphan-grace=0")
-			waitMore()
-			r.restore(saved.backend)
-			r.wantTakenOver(saved)
-			h.WaitChecked(r.pair.sa, r.pair.sb)
-		})
-	})
+	}
 }
 
 // If slices and ExternalBackend are restored before the Service, the manager waits for the Service.

@@ -46,7 +46,7 @@ type bench struct {
 	lab     *lab.Lab
 	manager *lab.Manager
 	targets *targets
-	ledger  *meter.SliceWatch
+	slices  *meter.SliceWatch
 	table   *tabwriter.Writer
 }
 
@@ -65,7 +65,7 @@ func open(ctx context.Context, l *lab.Lab) (b *bench, err error) {
 	if err := l.Client.Create(ctx, ns); err != nil {
 		return b, err
 	}
-	if b.ledger, err = meter.WatchSlices(ctx, l.Client); err != nil {
+	if b.slices, err = meter.WatchSlices(ctx, l.Client); err != nil {
 		return b, err
 	}
 	b.manager, err = l.StartManager(ctx)
@@ -98,8 +98,8 @@ func (b *bench) close() {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}
-	if b.ledger != nil {
-		b.ledger.Close()
+	if b.slices != nil {
+		b.slices.Close()
 	}
 	if t := b.targets; t != nil {
 		t.Close()
@@ -144,7 +144,7 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 	if err != nil {
 		return err
 	}
-	events := b.ledger.Count()
+	events := b.slices.Count()
 	took, err := do(ctx)
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (b *bench) measure(ctx context.Context, name string, do func(context.Contex
 		return err
 	}
 	sliceWrites, others := tally(writes)
-	created := b.ledger.Count()[watch.Added] - events[watch.Added]
+	created := b.slices.Count()[watch.Added] - events[watch.Added]
 	load, err := meter.LoadAverage()
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (b *bench) publishMany(ctx context.Context) (string, error) {
 		}
 	}
 	created := time.Since(start)
-	end, err := b.ledger.Await(ctx, all, all)
+	end, err := b.slices.Await(ctx, all, all)
 	return fmt.Sprintf("%.1f s (%.1f s to create them)", end.Sub(start).Seconds(), created.Seconds()), err
 }
 
@@ -285,11 +285,11 @@ func (b *bench) publishOne(ctx context.Context) (string, error) {
 	if err := b.lab.Client.Create(ctx, backend); err != nil {
 		return "", err
 	}
-	published, err := b.ledger.Await(ctx, all+one, 0)
+	published, err := b.slices.Await(ctx, all+one, 0)
 	if err != nil {
 		return "", err
 	}
-	ready, err := b.ledger.Await(ctx, all+one, all+one)
+	ready, err := b.slices.Await(ctx, all+one, all+one)
 	return fmt.Sprintf("%.1f s; all serving %.1f s", published.Sub(start).Seconds(), ready.Sub(start).Seconds()), err
 }
 
@@ -315,7 +315,7 @@ var (
 // flipping is a phase that measures flips of wanted targets.
 func (b *bench) flipping(wanted func(netip.Addr) bool) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		took, err := b.targets.Flip(ctx, b.ledger, flips, wanted)
+		took, err := b.targets.Flip(ctx, b.slices, flips, wanted)
 		if err != nil {
 			return "", err
 		}

@@ -100,6 +100,13 @@ func Ensure(ctx context.Context, progress io.Writer, versions ...string) error {
 	return nil
 }
 
+// EnsureFor builds only the missing binaries that a cluster with these options needs. Otherwise it
+// is like [Ensure].
+func EnsureFor(ctx context.Context, progress io.Writer, options Options) error {
+	_, err := ensure(ctx, progress, options.Kubernetes, options.binaries()...)
+	return err
+}
+
 // Assets returns the directory with etcd, kube-apiserver and kubectl, for envtest's
 // BinaryAssetsDirectory: $KUBEBUILDER_ASSETS, or our own directory, whose missing binaries it
 // builds. It needs no namespaces.
@@ -119,7 +126,7 @@ func Assets(ctx context.Context) (string, error) {
 //  1. Those in KUBEBUILDER_ASSETS are used from there.
 //  2. The others are looked up in the cache. If none is missing, this is all.
 //  3. Under a lock, the missing ones are built in a scratch directory, one product after the other,
-//     and renamed into place.
+//     and renamed into place. The modules of the next products are downloaded meanwhile.
 func ensure(ctx context.Context, progress io.Writer, version string, names ...string) (map[string]string, error) {
 	version, err := orSelected(version)
 	if err != nil {
@@ -141,15 +148,10 @@ func ensure(ctx context.Context, progress io.Writer, version string, names ...st
 		return nil, err
 	}
 	defer unlock()
+
 	_, missing = locate(cache, version, names) // another process may have built them meanwhile
-	for _, p := range products(version) {
-		wanted := slices.DeleteFunc(slices.Clone(missing), func(name string) bool { return p.mains[name] == "" })
-		if len(wanted) == 0 {
-			continue
-		}
-		if err := p.build(ctx, progress, cache, binDir(cache, version), wanted); err != nil {
-			return nil, fmt.Errorf("devcluster: build %s %s: %w", p.name, p.version, err)
-		}
+	if err := buildMissing(ctx, progress, cache, version, missing); err != nil {
+		return nil, err
 	}
 	if _, missing = locate(cache, version, names); len(missing) > 0 {
 		return nil, fmt.Errorf("devcluster: still missing after the build: %s", strings.Join(missing, ", "))
@@ -215,45 +217,101 @@ func lockCache(ctx context.Context, cache string, progress io.Writer) (unlock fu
 	}
 }
 
-// build builds the named binaries in the cache's scratch directory, and moves each complete binary
-// to bin. The caller holds the lock. A killed build may have left a scratch directory.
-func (p product) build(ctx context.Context, progress io.Writer, cache, bin string, names []string) error {
+// buildMissing builds the named binaries in the cache's scratch directory, and moves each complete
+// binary into place. The caller holds the lock. A killed build may have left a scratch directory.
+func buildMissing(ctx context.Context, progress io.Writer, cache, version string, missing []string) error {
 	scratch := filepath.Join(cache, "build")
-	if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(filepath.Join(scratch, "tmp"), 0o750),
-		os.MkdirAll(filepath.Join(scratch, "out"), 0o750), os.MkdirAll(bin, 0o750)); err != nil {
+	if err := os.RemoveAll(scratch); err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch)
-	fmt.Fprintf(progress, "devcluster: %s %s: download the module\n", p.name, p.version)
-	if err := p.writeModule(ctx, scratch); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	var builds []*productBuild
+	for _, p := range products(version) {
+		names := slices.DeleteFunc(slices.Clone(missing), func(name string) bool { return p.mains[name] == "" })
+		if len(names) > 0 {
+			builds = append(builds, &productBuild{
+				product: p, names: names, dir: filepath.Join(scratch, p.name), bin: binDir(cache, version),
+			})
+		}
+	}
+
+	var downloads sync.WaitGroup
+	defer func() {
+		cancel()
+		downloads.Wait()
+		os.RemoveAll(scratch)
+	}()
+	for _, b := range builds {
+		ready := make(chan error, 1)
+		b.downloaded = ready
+		downloads.Go(func() { ready <- b.download(ctx) })
+	}
+	for _, b := range builds {
+		fmt.Fprintf(progress, "devcluster: %s %s: download the modules\n", b.product.name, b.product.version)
+		err := <-b.downloaded
+		if err == nil {
+			err = b.compile(ctx, progress)
+		}
+		if err != nil {
+			return fmt.Errorf("devcluster: build %s %s: %w", b.product.name, b.product.version, err)
+		}
+	}
+	return nil
+}
+
+// productBuild builds some of a product's binaries in a directory of its own.
+type productBuild struct {
+	product  product
+	names    []string // of the binaries
+	dir, bin string   // where they are built, and where they belong
+
+	downloaded <-chan error // the outcome of download
+	packages   int          // how many there are to compile; known after download
+}
+
+// download writes the main module, and downloads the modules of all packages.
+func (b *productBuild) download(ctx context.Context) error {
+	if err := errors.Join(os.MkdirAll(filepath.Join(b.dir, "tmp"), 0o750),
+		os.MkdirAll(filepath.Join(b.dir, "out"), 0o750), os.MkdirAll(b.bin, 0o750)); err != nil {
 		return err
 	}
-	var packages []string
-	for _, name := range names {
-		packages = append(packages, p.mains[name])
-	}
-	deps, err := goTool(ctx, scratch, nil, append([]string{"list", "-deps"}, packages...)...)
-	if err != nil {
+	if err := b.product.writeModule(ctx, b.dir); err != nil {
 		return err
 	}
-	out := filepath.Join(scratch, "out") + "/"
-	if len(names) == 1 {
-		out += names[0]
+	deps, err := goTool(ctx, b.dir, nil, append([]string{"list", "-deps"}, b.mains()...)...)
+	b.packages = bytes.Count(deps, []byte("\n"))
+	return err
+}
+
+// compile builds the binaries, and moves them to where they belong.
+func (b *productBuild) compile(ctx context.Context, progress io.Writer) error {
+	out := filepath.Join(b.dir, "out") + "/"
+	if len(b.names) == 1 {
+		out += b.names[0]
 	}
-	title := fmt.Sprintf("devcluster: %s %s: %s", p.name, p.version, strings.Join(names, ", "))
-	report := newCounter(progress, title, bytes.Count(deps, []byte("\n")))
-	args := []string{"build", "-v", "-trimpath", "-ldflags=-s -w" + p.ldflags, "-o", out}
-	_, err = goTool(ctx, scratch, report, append(args, packages...)...)
+	title := fmt.Sprintf("devcluster: %s %s: %s", b.product.name, b.product.version, strings.Join(b.names, ", "))
+	report := newCounter(progress, title, b.packages)
+	args := []string{"build", "-v", "-trimpath", "-ldflags=-s -w" + b.product.ldflags, "-o", out}
+	_, err := goTool(ctx, b.dir, report, append(args, b.mains()...)...)
 	report.close()
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := os.Rename(filepath.Join(scratch, "out", name), filepath.Join(bin, name)); err != nil {
+	for _, name := range b.names {
+		if err := os.Rename(filepath.Join(b.dir, "out", name), filepath.Join(b.bin, name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// mains returns the packages of the binaries.
+func (b *productBuild) mains() []string {
+	var list []string
+	for _, name := range b.names {
+		list = append(list, b.product.mains[name])
+	}
+	return list
 }
 
 var (

@@ -16,7 +16,7 @@ func TestGoModRequiresPublishedVersions(t *testing.T) {
 		product        product
 		upstream, want string
 	}{{
-		product: product{name: "kubernetes", module: "k8s.io/kubernetes", version: "v1.37.1", staging: "v0.37.1"},
+		product: product{name: "kubernetes", module: "k8s.io/kubernetes", version: "v1.37.2", staging: "v0.37.2"},
 		upstream: `module k8s.io/kubernetes
 
 go 1.26.0
@@ -36,14 +36,14 @@ go 1.26.0
 
 require (
 	github.com/x/y v0.0.0-20200101000000-abcdefabcdef
-	k8s.io/api v0.37.1
+	k8s.io/api v0.37.2
 )
 
 replace (
-	k8s.io/api => k8s.io/api v0.37.1
+	k8s.io/api => k8s.io/api v0.37.2
 )
 
-require k8s.io/kubernetes v1.37.1
+require k8s.io/kubernetes v1.37.2
 `,
 	}, {
 		product: product{name: "etcd", module: "go.etcd.io/etcd/server/v3", version: "v3.6.16"},
@@ -123,7 +123,7 @@ func TestVersionIsDefaultedAndChecked(t *testing.T) {
 			t.Errorf("%q: %s, %v; want %s", env, got, err, want)
 		}
 	}
-	for _, bad := range []string{"latest", "1.37", "v1.37.1/../..", "v2.0.0"} {
+	for _, bad := range []string{"latest", "1.37", "v1.37.2/../..", "v2.0.0"} {
 		if got, err := orSelected(bad); err == nil {
 			t.Errorf("%q is accepted as %s", bad, got)
 		}

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -25,12 +26,37 @@ const startTimeout = 3 * time.Minute
 
 // Options configure a cluster. The zero value is a good default.
 type Options struct {
-	Kubernetes    string   // version, such as v1.36.4; default: the selected one, see [Kubernetes]
-	ProxyMode     string   // of kube-proxy: nftables (default) or iptables (needs that Debian package)
-	WithoutProxy  bool     // run no kube-proxy; there still is a Node
-	WithoutDNS    bool     // run no DNS for the cluster
-	Audit         bool     // log every request in AuditLog
-	APIServerArgs []string // further flags for kube-apiserver
+	Kubernetes         string   // version, such as v1.36.4; default: the selected one, see [Kubernetes]
+	ProxyMode          string   // of kube-proxy: nftables (default) or iptables (needs that Debian package)
+	WithoutControllers bool     // run no kube-controller-manager; nothing is garbage-collected
+	WithoutProxy       bool     // run no kube-proxy; there still is a Node
+	WithoutDNS         bool     // run no DNS for the cluster
+	Audit              bool     // log every request in AuditLog
+	APIServerArgs      []string // further flags for kube-apiserver
+}
+
+// components returns the components that start once the Node is there.
+func (o Options) components() []Component {
+	var list []Component
+	if !o.WithoutControllers {
+		list = append(list, ControllerManager)
+	}
+	if !o.WithoutProxy {
+		list = append(list, Proxy)
+	}
+	if !o.WithoutDNS {
+		list = append(list, CoreDNS)
+	}
+	return list
+}
+
+// binaries returns the names of the binaries that a cluster with these options needs.
+func (o Options) binaries() []string {
+	names := slices.Clone(envtestBinaries)
+	for _, component := range o.components() {
+		names = append(names, string(component))
+	}
+	return names
 }
 
 // Cluster is a running control plane with one node, on a [Network].
@@ -72,7 +98,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	binaries, missing := locate(cache, version, nil)
+	binaries, missing := locate(cache, version, options.binaries())
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("devcluster: not built: %v; call Ensure (or Main with %s) outside of the namespaces",
 			missing, version)
@@ -103,13 +129,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.request(ctx, http.MethodPost, "/api/v1/nodes", nodeObject(), nil); err != nil {
 		return fmt.Errorf("create the Node: %w", err)
 	}
-	components := []Component{ControllerManager}
-	if !c.options.WithoutProxy {
-		components = append(components, Proxy)
-	}
-	if !c.options.WithoutDNS {
-		components = append(components, CoreDNS)
-	}
+	components := c.options.components()
 	errs := make([]error, len(components))
 	var started sync.WaitGroup
 	for i, component := range components {

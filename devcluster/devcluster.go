@@ -41,7 +41,7 @@ import (
 )
 
 // DefaultKubernetes is the version that runs unless DEVCLUSTER_KUBERNETES names another.
-const DefaultKubernetes = "v1.37.1"
+const DefaultKubernetes = "v1.37.2"
 
 // systemPath has the directories of nft and ip on Debian, which are not in an ordinary user's PATH.
 const systemPath = ":/usr/local/sbin:/usr/sbin:/sbin"

@@ -35,6 +35,9 @@ const (
 	timeout  = time.Second
 )
 
+// options leave out what the demo does not need, because compiling it takes minutes.
+var options = devcluster.Options{WithoutControllers: true, WithoutDNS: true}
+
 // sample is the ExternalBackend of the demo. Its arguments are the addresses of the backends.
 const sample = `apiVersion: external-backend.io/v1alpha1
 kind: ExternalBackend
@@ -63,9 +66,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if devcluster.Nsenter() == "" { // outside of the namespaces
-		fmt.Println(
-			"Missing binaries are built first. The first build takes about ten minutes on two cores.")
-		end(ctx, lab.Prepare(ctx, os.Stdout, false))
+		fmt.Println("Missing binaries are built first. The first build takes about five minutes on two cores.")
+		end(ctx, devcluster.EnsureFor(ctx, os.Stdout, options))
+		end(ctx, lab.BuildManager(ctx, os.Stdout, false))
 		stop()
 	}
 	devcluster.Enter()
@@ -105,9 +108,8 @@ func run(ctx context.Context, length time.Duration) (err error) {
 	say := func(text string, args ...any) {
 		fmt.Printf("%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(text, args...))
 	}
-	say("starting etcd, kube-apiserver, kube-controller-manager, kube-proxy and CoreDNS, Kubernetes %s",
-		devcluster.Kubernetes())
-	l, err := lab.Open(ctx, devcluster.Options{}, false)
+	say("starting etcd, kube-apiserver and kube-proxy, Kubernetes %s", devcluster.Kubernetes())
+	l, err := lab.Open(ctx, options, false)
 	if err != nil {
 		return err
 	}

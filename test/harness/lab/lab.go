@@ -52,6 +52,11 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	if err := devcluster.Ensure(ctx, progress, versions...); err != nil {
 		return err
 	}
+	return BuildManager(ctx, progress, race)
+}
+
+// BuildManager builds the manager that Open needs, with the race detector if race is true.
+func BuildManager(ctx context.Context, progress io.Writer, race bool) error {
 	root, err := checkout()
 	if err != nil {
 		return err
@@ -78,7 +83,7 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 }
 
 // Open starts a cluster and installs the operator in it, but starts no manager. race selects the
-// manager that Prepare has built with the race detector. The caller closes the lab.
+// manager that was built with the race detector. The caller closes the lab.
 func Open(ctx context.Context, options devcluster.Options, race bool) (*Lab, error) {
 	root, err := checkout()
 	if err != nil {
@@ -89,7 +94,7 @@ func Open(ctx context.Context, options devcluster.Options, race bool) (*Lab, err
 		return nil, err
 	}
 	l := &Lab{Cluster: cluster, root: root, manager: managerBinary(root, race)}
-	if err := l.install(ctx); err != nil {
+	if err := l.install(ctx, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("lab: %w", err), cluster.Stop())
 	}
 	return l, nil
@@ -100,7 +105,7 @@ func (l *Lab) Close() error { return l.Stop() }
 
 // install applies the manifests that `make deploy` applies, and creates the clients. No Pods run
 // here, so the Deployment has no effect.
-func (l *Lab) install(ctx context.Context) (err error) {
+func (l *Lab) install(ctx context.Context, options devcluster.Options) (err error) {
 	if l.Config, err = clientcmd.BuildConfigFromFlags("", l.Kubeconfig); err != nil {
 		return err
 	}
@@ -116,9 +121,11 @@ func (l *Lab) install(ctx context.Context) (err error) {
 		return err
 	}
 	// The garbage collector looks for new kinds when it starts, and then twice a minute.
-	l.StopComponent(devcluster.ControllerManager)
-	if err := l.StartComponent(ctx, devcluster.ControllerManager); err != nil {
-		return err
+	if !options.WithoutControllers {
+		l.StopComponent(devcluster.ControllerManager)
+		if err := l.StartComponent(ctx, devcluster.ControllerManager); err != nil {
+			return err
+		}
 	}
 	l.kubeconfig, err = l.ServiceAccountKubeconfig(ctx, SystemNamespace, serviceAccount)
 	return err

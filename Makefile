@@ -97,6 +97,12 @@ docs: ## Write the reference pages: API, flags, conditions, events and metrics
 	go run ./hack/reference
 	cd test && go test -count=1 ./series -run '^TestReferenceHasTheOperatorsMetrics$$' -update
 
+.PHONY: site
+site: ## Write a website of all documents to dist/site
+	rm -rf dist/site
+	cd tools && go run ./site -root .. -out ../dist/site
+	@echo 'Open dist/site/index.html.'
+
 .PHONY: fmt
 fmt: ## Format the Go code
 	gofmt -w .
@@ -106,10 +112,11 @@ vet: ## Run go vet in every module
 	@$(call each-module,go vet ./...)
 
 .PHONY: lint
-lint: ## Run the linters, the import rules among them, in every module, and check the width of comments and Markdown
+lint: ## Run the linters, the import rules among them, in every module, and check widths, links and workflows
 	@$(call each-module,$(GOLANGCI_LINT) run ./...)
 	$(API_LINT) run -c .golangci.api.yml ./api/v1alpha1/
 	hack/width.sh
+	cd tools && go run ./site -root ..
 	$(TOOL) actionlint -shellcheck= -pyflakes=
 
 .PHONY: verify

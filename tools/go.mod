@@ -10,6 +10,8 @@ tool (
 	sigs.k8s.io/kustomize/kustomize/v5
 )
 
+require github.com/yuin/goldmark v1.8.7
+
 require (
 	github.com/bitfield/gotestdox v0.2.2 // indirect
 	github.com/blang/semver/v4 v4.0.0 // indirect

@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	_ "istio.io/api/annotation" // keeps the module, whose CustomResourceDefinitions are used
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	_ "sigs.k8s.io/gateway-api/pkg/consts" // keeps the module, as above
 	"sigs.k8s.io/yaml"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -47,9 +50,13 @@ func run(m *testing.M) int {
 	if err != nil {
 		return fail(err)
 	}
+	others, err := othersCRDs(context.Background())
+	if err != nil {
+		return fail(err)
+	}
 	environment = &envtest.Environment{
 		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join(root, "config/crd/bases")},
+		CRDDirectoryPaths:     append(others, filepath.Join(root, "config/crd/bases")),
 		ErrorIfCRDPathMissing: true,
 	}
 	config, err = environment.Start()
@@ -92,6 +99,24 @@ func assets() (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// othersCRDs returns the files with the CustomResourceDefinitions of other projects that manifests
+// in the documents use.
+func othersCRDs(ctx context.Context) ([]string, error) {
+	files := map[string]string{
+		"istio.io/api":            "kubernetes/customresourcedefinitions.gen.yaml",
+		"sigs.k8s.io/gateway-api": "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",
+	}
+	var out []string
+	for module, file := range files {
+		dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+		if err != nil {
+			return nil, fmt.Errorf("looking for module %s: %w", module, err)
+		}
+		out = append(out, filepath.Join(strings.TrimSpace(string(dir)), file))
+	}
+	return out, nil
 }
 
 // object reads one YAML document.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 )
 
@@ -56,7 +57,7 @@ func discover(t *testing.T, objects []runtime.Object) []model.LabelSet {
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(objects...), 0)
 	endpoints := factory.Discovery().V1().EndpointSlices().Informer()
-	err := endpoints.AddIndexers(map[string]func(any) ([]string, error){
+	err := endpoints.AddIndexers(cache.Indexers{
 		"service": func(object any) ([]string, error) {
 			slice := object.(*discoveryv1.EndpointSlice)
 			return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}, nil

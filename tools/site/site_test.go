@@ -83,8 +83,11 @@ func TestPagesLinkToPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, wants := range map[string][]string{
-		"index.html":      {`href="docs/guide.html#b"`, `<title>Home · `, `href="style.css"`},
-		"docs/guide.html": {`href="../index.html"`, repository + `LICENSE"`, `href="#b"`, `<h2 id="b">`, `<table>`, `aria-current="page">Guide<`},
+		"index.html": {`href="docs/guide.html#b"`, `<title>Home · `, `href="style.css"`},
+		"docs/guide.html": {
+			`href="../index.html"`, repository + `LICENSE"`, `href="#b"`, `<h2 id="b">`, `<table>`,
+			`aria-current="page">Guide<`,
+		},
 	} {
 		content, err := os.ReadFile(filepath.Join(out, file))
 		if err != nil {

@@ -66,7 +66,7 @@ func (p *page) html(pages map[string]*page, navigation []section) ([]byte, error
 		"Home":       p.relative("index.html"),
 		"Navigation": p.navigation(navigation),
 		"Source":     repository + p.path,
-		"Body":       template.HTML(body.String()), //nolint:gosec // it is the text of this repository
+		"Body":       template.HTML(body.String()),
 	})
 	return out.Bytes(), err
 }

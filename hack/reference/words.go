@@ -24,23 +24,30 @@ type block struct {
 }
 
 // wordFiles have the constants, in the order of the page.
-var wordFiles = []string{
-	"api/v1alpha1/words.go", "api/v1alpha1/externalbackend_types.go",
-	"controllers/events.go", "controllers/policystatus.go", "controllers/sightevents.go",
-}
+var wordFiles = []string{"api/v1alpha1/words.go", "api/v1alpha1/externalbackend_types.go", "controllers/*.go"}
 
-// readBlocks returns the blocks of string constants of the given files.
-func readBlocks(root string, files []string) ([]block, error) {
+// readBlocks returns the blocks of string constants of the files that match the patterns, tests
+// excepted.
+func readBlocks(root string, patterns []string) ([]block, error) {
 	var out []block
-	for _, name := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ParseComments)
+	for _, pattern := range patterns {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err
 		}
-		for _, declaration := range file.Decls {
-			group, ok := declaration.(*ast.GenDecl)
-			if ok && group.Tok == token.CONST {
-				out = append(out, readBlock(group))
+		for _, name := range names {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				return nil, err
+			}
+			for _, declaration := range file.Decls {
+				group, ok := declaration.(*ast.GenDecl)
+				if ok && group.Tok == token.CONST {
+					out = append(out, readBlock(group))
+				}
 			}
 		}
 	}

@@ -31,7 +31,8 @@ const (
 )
 
 // eventPublishedTargetsDenied is a Warning about an ExternalBackendPolicy: it begins to refuse
-// targets that are published. The text names the first ExternalBackends.
+// targets that are published. The text names the first ExternalBackends. A policy has at most one
+// such event in ten seconds.
 const eventPublishedTargetsDenied = "PublishedTargetsDenied"
 
 // policyReporter writes the status of the ExternalBackendPolicies, and their events. Only run calls

@@ -28,7 +28,7 @@ export CGO_ENABLED := 0
 
 # test/prometheus and test/kubestatemetrics are not among them. The go.mod of the first can't be tidied where modules
 # that only the service discovery of Prometheus needs are not reachable, and linting either takes minutes.
-MODULES := . devcluster test test/bench/slices tools
+MODULES := . devcluster test test/bench/slices test/chart tools
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 CONTROLLER_GEN := $(TOOL) controller-gen
 KUSTOMIZE := $(TOOL) kustomize
@@ -87,9 +87,13 @@ generate: ## Write deepcopy functions and apply configurations
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt applyconfiguration:headerFile=hack/boilerplate.go.txt paths=./api/...
 
 .PHONY: manifests
-manifests: ## Write the CRDs and the manager's ClusterRole
+manifests: ## Write the CRDs, the manager's ClusterRole, and the objects that the Helm chart takes over from config
 	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd/bases
 	$(CONTROLLER_GEN) rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
+	rm -rf $(CHART)/files
+	mkdir -p $(CHART)/files/dashboards
+	$(KUSTOMIZE) build --load-restrictor LoadRestrictionsNone config/chart --output $(CHART)/files
+	cp config/grafana/*.json $(CHART)/files/dashboards/
 
 .PHONY: docs
 docs: ## Write the reference pages: API, flags, conditions, events and metrics
@@ -159,6 +163,7 @@ test-unit: ## Run the tests that need no cluster and no root
 	cd test && $(RACE) -count=1 ./admission ./compatibility ./gitops ./series
 	cd test/prometheus && go test -count=1 $(TESTFLAGS) ./...
 	cd test/kubestatemetrics && go test -count=1 $(TESTFLAGS) ./...
+	cd test/chart && $(RACE) -count=1 .
 
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp runs only the Go benchmarks that match
@@ -233,6 +238,10 @@ build-installer: ## Write dist/install.yaml, which installs everything with imag
 	$(KUSTOMIZE) build config/default | sed 's|image: controller:latest|image: $(IMG)|' >dist/install.yaml
 	@grep -qF 'image: $(IMG)' dist/install.yaml || { echo 'config/manager names an image other than controller:latest, so that IMG changes nothing' >&2; exit 1; }
 
+.PHONY: chart
+chart: ## Write the Helm chart to dist, which installs image IMG
+	hack/package-chart.sh '$(VERSION)' '$(IMG)' '$(DIST)'
+
 .PHONY: docker-build
 docker-build: ## Build the image IMG
 	$(CONTAINER_TOOL) build --build-arg VERSION=$(VERSION) --tag $(IMG) .
@@ -260,7 +269,7 @@ check-released-crds:
 	fi
 
 .PHONY: release
-release: check-released-crds build-installer ## Write binaries, install.yaml, an SBOM for each binary, and checksums to dist
+release: check-released-crds build-installer chart ## Write binaries, install.yaml, the Helm chart, an SBOM for each binary, and checksums to dist
 	rm -f dist/*_linux_* dist/SHA256SUMS
 	cd tools && go build -o ../bin/sbom ./sbom
 	for platform in $(PLATFORMS); do \
@@ -271,4 +280,4 @@ release: check-released-crds build-installer ## Write binaries, install.yaml, an
 			bin/sbom -version '$(VERSION)' $$out >$$out.cdx.json; \
 		done; \
 	done
-	cd dist && sha256sum install.yaml *_linux_* >SHA256SUMS
+	cd dist && sha256sum install.yaml *.tgz *_linux_* >SHA256SUMS

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -83,6 +85,54 @@ func TestEventsAboutTheManagerGoToItsLease(t *testing.T) {
 		}
 		if got := f.lease(); got != want || f.options.BlindThreshold != 90 {
 			t.Errorf("%v: lease %v, blind at %d percent", args, got, f.options.BlindThreshold)
+		}
+	}
+}
+
+// TestChartKnowsEachFlag compares the flags that the Helm chart's schema allows with those of the
+// manager: their names, bounds and words. The chart sets the others itself.
+func TestChartKnowsEachFlag(t *testing.T) {
+	text, err := os.ReadFile("../charts/external-backend-operator/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type property struct {
+		Minimum, Maximum *int
+		Enum             []any
+	}
+	var schema struct {
+		Properties struct {
+			Flags struct{ Properties map[string]property }
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+
+	set := flag.NewFlagSet("manager", flag.ContinueOnError)
+	(&flags{}).bind(set)
+	byChart := map[string]bool{
+		"leader-elect": true, "leader-election-namespace": true, "health-probe-bind-address": true,
+		"metrics-bind-address": true, "metrics-secure": true, "metrics-cert-path": true,
+	}
+	set.VisitAll(func(f *flag.Flag) {
+		if _, allowed := schema.Properties.Flags.Properties[f.Name]; allowed == byChart[f.Name] {
+			t.Errorf("--%s: the schema of the chart allows it is %t", f.Name, allowed)
+		}
+	})
+	for name, p := range schema.Properties.Flags.Properties {
+		tried := map[any]bool{} // whether the manager must accept a value
+		for _, word := range p.Enum {
+			tried[word] = true
+		}
+		if p.Minimum != nil {
+			tried[*p.Minimum], tried[*p.Maximum] = true, true
+			tried[*p.Minimum-1], tried[*p.Maximum+1] = false, false
+		}
+		for value, want := range tried {
+			if _, err := parse(fmt.Sprintf("--%s=%v", name, value)); (err == nil) != want {
+				t.Errorf("--%s=%v is in the schema of the chart: %t, and the manager says: %v", name, value, want, err)
+			}
 		}
 	}
 }

@@ -127,6 +127,12 @@ func (l *Lab) install(ctx context.Context, options devcluster.Options) (err erro
 			return err
 		}
 	}
+	return l.RenewCredentials(ctx)
+}
+
+// RenewCredentials gives the managers that start from now on a new token. They need one after their
+// ServiceAccount was created again.
+func (l *Lab) RenewCredentials(ctx context.Context) (err error) {
 	l.kubeconfig, err = l.ServiceAccountKubeconfig(ctx, SystemNamespace, serviceAccount)
 	return err
 }

@@ -34,10 +34,15 @@ type Manager struct {
 }
 
 // StartManager starts a manager with further flags, and returns once /readyz answers 200. Several
-// managers can run at a time.
+// managers can run at a time, since each has addresses of its own, unless flags say otherwise.
 func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, error) {
 	number := int(l.managers.Add(1))
 	health, stats := loopback(20000+2*number), loopback(20001+2*number)
+	for _, flag := range flags {
+		if port, ok := strings.CutPrefix(flag, "--health-probe-bind-address=:"); ok {
+			health = net.JoinHostPort("127.0.0.1", port)
+		}
+	}
 	m := &Manager{
 		Log:    filepath.Join(l.Logs, fmt.Sprintf("manager-%d.log", number)),
 		probes: "http://" + health, stats: "http://" + stats,

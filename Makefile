@@ -42,7 +42,10 @@ API_LINT := go tool -modfile=$(CURDIR)/tools/apilint/go.mod golangci-lint-kube-a
 
 GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
-GENERATED := api config/crd config/rbac docs/reference
+CHART := charts/external-backend-operator
+GENERATED := api config/crd config/rbac $(CHART)/files docs/reference
+# Where chart writes.
+DIST ?= dist
 comma := ,
 
 # $(call each-module,COMMAND) runs COMMAND inside every Go module. It fails at the end if COMMAND failed in any of them.
@@ -143,9 +146,9 @@ RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
 
 # $(call cluster-tests,MODULE,FLAGS) runs the tests of a module that start clusters, one package at a time. With
 # RERUNS=2, a failed test runs again, twice at most, and bin/reruns-MODULE.txt names it. A data race is a failure at once.
-cluster-tests = rm -f bin/reruns-$(1).txt && cd $(1) && CGO_ENABLED=1 $(if $(RERUNS),$(TOOL) gotestsum --format=standard-quiet --packages=./... \
+cluster-tests = rm -f bin/reruns-$(subst /,-,$(1)).txt && cd $(1) && CGO_ENABLED=1 $(if $(RERUNS),$(TOOL) gotestsum --format=standard-quiet --packages=./... \
 	--rerun-fails=$(RERUNS) --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-max-failures=20 \
-	--rerun-fails-report=$(CURDIR)/bin/reruns-$(1).txt --,go test ./...) -race $(TESTFLAGS) -count=1 -p 1 $(2)
+	--rerun-fails-report=$(CURDIR)/bin/reruns-$(subst /,-,$(1)).txt --,go test ./...) -race $(TESTFLAGS) -count=1 -p 1 $(2)
 
 .PHONY: test
 test: packages bin/devcluster ## Run all tests, under the race detector (root)
@@ -155,6 +158,7 @@ test: packages bin/devcluster ## Run all tests, under the race detector (root)
 	cd tools && $(RACE) ./...
 	$(call cluster-tests,devcluster,-timeout 20m)
 	$(call cluster-tests,test,-timeout 45m)
+	$(call cluster-tests,test/chart,-timeout 15m)
 
 # Go does not notice when files outside of a module have changed, so results of the modules below are never reused.
 .PHONY: test-unit

@@ -2,6 +2,7 @@ package chart
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/lint/support"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 )
 
 // Helm's linter has nothing to say, except that the chart has no icon.
@@ -29,6 +32,38 @@ func TestLintIsClean(t *testing.T) {
 		if message.Severity != support.InfoSev || message.Err.Error() != "icon is recommended" {
 			t.Error(message)
 		}
+	}
+}
+
+// Chart.yaml tells Artifact Hub of each CRD.
+func TestArtifactHubKnowsEachCRD(t *testing.T) {
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []struct{ Kind, Version, Name, DisplayName, Description string }
+	if err := yaml.Unmarshal([]byte(c.Metadata.Annotations["artifacthub.io/crds"]), &told); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, u := range render(t, "") {
+		if u.GetKind() == "CustomResourceDefinition" {
+			kind, _, _ := unstructured.NestedString(u.Object, "spec", "names", "kind")
+			versions, _, _ := unstructured.NestedSlice(u.Object, "spec", "versions")
+			for _, version := range versions {
+				want[fmt.Sprint(u.GetName(), kind, version.(map[string]any)["name"])] = true
+			}
+		}
+	}
+	for _, crd := range told {
+		key := fmt.Sprint(crd.Name, crd.Kind, crd.Version)
+		if !want[key] || crd.DisplayName == "" || crd.Description == "" {
+			t.Errorf("there is no such CRD, or its texts are missing: %+v", crd)
+		}
+		delete(want, key)
+	}
+	for key := range want {
+		t.Errorf("Chart.yaml lacks %s", key)
 	}
 }
 

@@ -1,9 +1,10 @@
-// Package cluster installs, upgrades, rolls back and uninstalls the Helm chart by Helm's own library,
-// on a real API server, while requests flow through the real kube-proxy. No Pods run there: the
-// manager is a process with the arguments of the chart's Deployment.
+// Package cluster installs, upgrades, rolls back and uninstalls the Helm chart by Helm's own
+// library, on a real API server, while requests flow through the real kube-proxy. No Pods run
+// there: the manager is a process with the arguments of the chart's Deployment.
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -41,18 +42,20 @@ const (
 
 // helm runs Helm's actions as an administrator.
 type helm struct {
-	h      *harness.Test
-	config *action.Configuration
+	h     *harness.Test
+	cache string // directory of what Helm knows of the cluster's kinds
 }
 
-func newHelm(h *harness.Test) helm {
-	h.T.Helper()
+// config returns the configuration of one action. It remembers the kinds of the cluster, so that
+// each action has its own, like each run of the command.
+func (m helm) config() *action.Configuration {
+	m.h.T.Helper()
 	flags := genericclioptions.NewConfigFlags(false)
-	namespace, cache := lab.SystemNamespace, h.T.TempDir()
-	flags.KubeConfig, flags.Namespace, flags.CacheDir = &h.Kubeconfig, &namespace, &cache
+	namespace := lab.SystemNamespace
+	flags.KubeConfig, flags.Namespace, flags.CacheDir = &m.h.Kubeconfig, &namespace, &m.cache
 	c := &action.Configuration{}
-	check(h, c.Init(flags, namespace, "secret", func(format string, args ...any) {}))
-	return helm{h, c}
+	check(m.h, c.Init(flags, namespace, "secret", func(string, ...any) {}))
+	return c
 }
 
 func check(h *harness.Test, err error) {
@@ -72,7 +75,7 @@ func parse(h *harness.Test, values string) map[string]any {
 // install installs the chart with values in YAML.
 func (m helm) install(c *chart.Chart, values string, options ...func(*action.Install)) *release.Release {
 	m.h.T.Helper()
-	install := action.NewInstall(m.config)
+	install := action.NewInstall(m.config())
 	install.ReleaseName, install.Namespace, install.CreateNamespace = releaseName, lab.SystemNamespace, true
 	for _, option := range options {
 		option(install)
@@ -85,7 +88,7 @@ func (m helm) install(c *chart.Chart, values string, options ...func(*action.Ins
 
 func (m helm) upgrade(c *chart.Chart, values string) *release.Release {
 	m.h.T.Helper()
-	upgrade := action.NewUpgrade(m.config)
+	upgrade := action.NewUpgrade(m.config())
 	upgrade.Namespace = lab.SystemNamespace
 	r, err := upgrade.RunWithContext(m.h.T.Context(), releaseName, c, parse(m.h, values))
 	check(m.h, err)
@@ -94,7 +97,7 @@ func (m helm) upgrade(c *chart.Chart, values string) *release.Release {
 
 func (m helm) rollback(revision int) {
 	m.h.T.Helper()
-	rollback := action.NewRollback(m.config)
+	rollback := action.NewRollback(m.config())
 	rollback.Version = revision
 	check(m.h, rollback.Run(releaseName))
 }
@@ -102,7 +105,7 @@ func (m helm) rollback(revision int) {
 // uninstall removes the release, and returns what Helm says that it kept.
 func (m helm) uninstall() string {
 	m.h.T.Helper()
-	uninstall := action.NewUninstall(m.config)
+	uninstall := action.NewUninstall(m.config())
 	uninstall.Wait, uninstall.Timeout = true, harness.Patience
 	response, err := uninstall.Run(releaseName)
 	check(m.h, err)
@@ -114,13 +117,19 @@ func (m helm) uninstall() string {
 func begin(t *testing.T) (*harness.Test, helm) {
 	t.Helper()
 	h := harness.New(t)
-	m := newHelm(h)
+	m := helm{h, t.TempDir()}
 	t.Cleanup(func() {
-		if _, err := m.config.Releases.Last(releaseName); !errors.Is(err, driver.ErrReleaseNotFound) {
+		if _, err := m.config().Releases.Last(releaseName); !errors.Is(err, driver.ErrReleaseNotFound) {
 			m.uninstall()
 		}
-		kubectl(h, "apply", "--server-side", "--force-conflicts", "-k", config+"/crd")
-		kubectl(h, "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+		for _, args := range [][]string{
+			{"apply", "--server-side", "--force-conflicts", "-k", config + "/crd"},
+			{"wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"},
+		} {
+			if _, err := h.Kubectl(context.Background(), args...); err != nil {
+				t.Error(err)
+			}
+		}
 	})
 	kubectl(h, "delete", "--ignore-not-found", "-k", config+"/default")
 	return h, m

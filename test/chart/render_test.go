@@ -131,8 +131,13 @@ func build(t *testing.T, uncommented ...string) objects {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(
-		filesys.MakeFsOnDisk(), filepath.Join(dir, "default"))
+	return kustomize(t, filepath.Join(dir, "default"))
+}
+
+// kustomize returns the objects of a kustomization.
+func kustomize(t *testing.T, dir string) objects {
+	t.Helper()
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,6 +210,27 @@ func TestChartEqualsConfig(t *testing.T) {
 				t.Errorf("-config +chart:\n%s", diff)
 			}
 		})
+	}
+}
+
+// The dashboard's ConfigMap is that of config/grafana, in the release's namespace.
+func TestDashboardEqualsConfig(t *testing.T) {
+	want := kustomize(t, root+"/config/grafana")
+	got := render(t, "metrics: {dashboard: {enabled: true}}")
+	for key := range got {
+		if _, ok := want[strings.Replace(key, namespace, "", 1)]; !ok {
+			delete(got, key)
+		}
+	}
+	moved := objects{}
+	for _, u := range want {
+		u.SetNamespace(namespace)
+		if err := moved.add(u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := difference(t, alike(t, moved), alike(t, got)); diff != "" {
+		t.Errorf("-config +chart:\n%s", diff)
 	}
 }
 

@@ -170,7 +170,8 @@ func older(h *harness.Test) *chart.Chart {
 	check(h, yaml.Unmarshal(text, &crd))
 	version := crd["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)
 	columns := version["additionalPrinterColumns"].([]any)
-	fewer := slices.DeleteFunc(slices.Clone(columns), func(c any) bool { return c.(map[string]any)["name"] == olderColumn })
+	fewer := slices.DeleteFunc(slices.Clone(columns),
+		func(column any) bool { return column.(map[string]any)["name"] == olderColumn })
 	if len(fewer) != len(columns)-1 {
 		h.T.Fatalf("the CRD has the columns %v", columns)
 	}

@@ -44,7 +44,7 @@ func TestAlertsStayQuiet(t *testing.T) {
 		},
 		"ExternalBackendReconcilesFail": {`controller_runtime_reconcile_errors_total{controller="other"} 0+9x45`},
 	}
-	for _, r := range readRules(t) {
+	for _, r := range readAlerts(t) {
 		if len(cases[r.Alert]) == 0 {
 			t.Errorf("no series is written for %s", r.Alert)
 		}

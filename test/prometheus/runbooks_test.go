@@ -25,7 +25,7 @@ func readText(t *testing.T, path string) string {
 // order of the alerts, and each alert to link to its section.
 func TestEachAlertHasARunbook(t *testing.T) {
 	var alerts []string
-	for _, r := range readRules(t) {
+	for _, r := range readAlerts(t) {
 		alerts = append(alerts, r.Alert)
 		if want := runbooks + "#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
 			t.Errorf("%s: runbook_url is %q, not %q", r.Alert, r.Annotations["runbook_url"], want)
@@ -52,7 +52,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 // TestOperationsListsTheAlerts compares the table of docs/operations.md with the alerts.
 func TestOperationsListsTheAlerts(t *testing.T) {
 	var want, is []string
-	for _, r := range readRules(t) {
+	for _, r := range readAlerts(t) {
 		want = append(want, fmt.Sprintf("[%s](alerts.md#%s) %s", r.Alert, strings.ToLower(r.Alert), cmp.Or(r.For, "-")))
 	}
 	row := regexp.MustCompile(`(?m)^\| (\[ExternalBackend\w+\]\([^)]*\)) \|[^|]*\| *(\w*) *\|$`)

@@ -102,7 +102,8 @@ func validatePinnedTier(b *v1alpha1.ExternalBackend) field.ErrorList {
 	}) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(specPath.Child("failover", "pinnedTier"), *pinned, "no target can be in that tier")}
+	path := specPath.Child("failover", "pinnedTier")
+	return field.ErrorList{field.Invalid(path, *pinned, "no target can be in that tier")}
 }
 
 // validateNodeNames requires the node of every target if a traffic policy is Local: kube-proxy then

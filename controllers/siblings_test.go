@@ -252,7 +252,9 @@ func sliceOf(sibling *v1alpha1.ExternalBackend, service string, ready bool) *dis
 			},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{
+			Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP),
+		}},
 		Endpoints: []discoveryv1.Endpoint{{
 			Addresses:  []string{"203.0.113.1"},
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: new(false)},

@@ -273,7 +273,7 @@ func run(ctx context.Context, f *flags) error {
 func awaitKinds(ctx context.Context, mapper meta.RESTMapper) error {
 	group := v1alpha1.GroupVersion
 	served := func(context.Context) (bool, error) {
-		for _, kind := range []string{"ExternalBackend", "ExternalBackendPolicy"} {
+		for _, kind := range []string{"ExternalBackend", "ExternalBackendPolicy", "ExternalBackendOverride"} {
 			_, err := mapper.RESTMapping(group.WithKind(kind).GroupKind(), group.Version)
 			if meta.IsNoMatchError(err) {
 				ctrl.Log.Info("Waiting for the CustomResourceDefinition", "kind", kind)

@@ -122,7 +122,7 @@ func (env *testEnv) builder(objects []client.Object) *fake.ClientBuilder {
 		WithScheme(testScheme()).
 		WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop.Namespace}}).
 		WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.ExternalBackend{})
+		WithStatusSubresource(&v1alpha1.ExternalBackend{}, &v1alpha1.ExternalBackendOverride{})
 	name := func(o client.Object) []string { return []string{o.GetName()} }
 	b = b.WithIndex(&v1alpha1.ExternalBackend{}, metav1.ObjectNameField, name)
 	for _, i := range indexes() {
@@ -218,7 +218,7 @@ func (env *testEnv) refresh() {
 func (env *testEnv) objects() []client.Object {
 	var objects []client.Object
 	for _, list := range []client.ObjectList{
-		&v1alpha1.ExternalBackendList{}, &v1alpha1.ExternalBackendPolicyList{},
+		&v1alpha1.ExternalBackendList{}, &v1alpha1.ExternalBackendPolicyList{}, &v1alpha1.ExternalBackendOverrideList{},
 		&corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.EndpointsList{},
 	} {
 		env.ok(env.live.List(env.t.Context(), list))

@@ -47,6 +47,11 @@ const (
 	// eventServiceRecreated is a Warning: our Service was deleted and has been created again. The
 	// text has its old and its new cluster IP.
 	eventServiceRecreated = "ServiceRecreated"
+	// eventOverridden is a Normal event: an ExternalBackendOverride is applied. The text says what it
+	// sets.
+	eventOverridden = "Overridden"
+	// eventOverrideEnded is a Normal event: an ExternalBackendOverride is no longer applied.
+	eventOverrideEnded = "OverrideEnded"
 	// eventSummary is a Normal event: it counts, by reason, the events that exceeded the limit of the
 	// last minute.
 	eventSummary = "MoreEvents"
@@ -186,7 +191,9 @@ func endpointEvents(transitions []transition) []pendingEvent {
 }
 
 // trafficEvents report that another tier is active, and why, and that fail-open has begun.
-func trafficEvents(b *v1alpha1.ExternalBackend, p *plan.Publication, before lastReported, after *int32) []pendingEvent {
+func trafficEvents(
+	b *v1alpha1.ExternalBackend, override plan.AppliedOverride, p *plan.Publication, before lastReported, after *int32,
+) []pendingEvent {
 	var out []pendingEvent
 	switch {
 	case after != nil && !sameTier(before.tier, after):
@@ -194,7 +201,7 @@ func trafficEvents(b *v1alpha1.ExternalBackend, p *plan.Publication, before last
 		if before.tier != nil {
 			text += fmt.Sprintf(" in place of tier %d", *before.tier)
 		}
-		e := normalEvent(eventTierChanged, "Failover", "%s. %s", text, plan.ExplainTierChange(b, p, before.tier, *after))
+		e := normalEvent(eventTierChanged, "Failover", "%s. %s", text, plan.ExplainTierChange(b, override, p, before.tier, *after))
 		isReady := func(c endpointslice.Conditions) bool { return c.Ready }
 		if !slices.ContainsFunc(p.Conditions, isReady) { // the tier may be pinned
 			e.kind, e.text = corev1.EventTypeWarning, e.text+" No endpoint is ready."
@@ -204,7 +211,7 @@ func trafficEvents(b *v1alpha1.ExternalBackend, p *plan.Publication, before last
 	case before.tier != nil && after == nil && len(p.Tiers) > 0: // no tiers: there are no endpoints
 		out = append(out, warningEvent(eventTierChanged, "Failover",
 			"No tier has enough healthy endpoints to be active; tier %d was. %s",
-			*before.tier, plan.ExplainTierChange(b, p, nil, *before.tier)))
+			*before.tier, plan.ExplainTierChange(b, override, p, nil, *before.tier)))
 	}
 
 	if p.FailOpen && !before.failOpen {

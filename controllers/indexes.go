@@ -12,7 +12,7 @@ import (
 
 // The fields by which the cache finds objects.
 const (
-	indexBackend = "backend" // EndpointSlices with our labels, by ExternalBackend
+	indexBackend = "backend" // EndpointSlices with our labels and overrides, by ExternalBackend
 	indexOwner   = "owner"   // EndpointSlices with our annotation or without a manager, by the UID of their controller
 	indexService = "service" // EndpointSlices and ExternalBackends, by Service
 )
@@ -57,10 +57,14 @@ func indexes() []index {
 		return nil
 	}
 	serviceOf := func(o client.Object) []string { return []string{o.(*v1alpha1.ExternalBackend).EffectiveServiceName()} }
+	overriddenOf := func(o client.Object) []string {
+		return []string{o.(*v1alpha1.ExternalBackendOverride).Spec.ExternalBackendRef.Name}
+	}
 	return []index{
 		{&discoveryv1.EndpointSlice{}, indexBackend, backendOf},
 		{&discoveryv1.EndpointSlice{}, indexOwner, ownerOf},
 		{&discoveryv1.EndpointSlice{}, indexService, label(discoveryv1.LabelServiceName)},
 		{&v1alpha1.ExternalBackend{}, indexService, serviceOf},
+		{&v1alpha1.ExternalBackendOverride{}, indexBackend, overriddenOf},
 	}
 }

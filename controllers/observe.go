@@ -25,6 +25,10 @@ type observation struct {
 	// specKnown reports whether the spec of backend is valid. After a restart the last valid one is
 	// not known.
 	specKnown bool
+	// overrides are those that name the ExternalBackend. The spec of backend is subject to the one
+	// that overridden says is applied.
+	overrides  []v1alpha1.ExternalBackendOverride
+	overridden plan.Overridden
 	// status is the one that was written last.
 	status v1alpha1.ExternalBackendStatus
 	view   *policy.View
@@ -85,6 +89,12 @@ func (r *Reconciler) readBackend(
 			return err
 		}
 	}
+
+	if o.overrides, err = r.readOverrides(ctx, client.ObjectKeyFromObject(b)); err != nil {
+		return err
+	}
+	o.overridden = plan.Override(o.backend, o.specKnown, o.overrides, r.now())
+	o.backend = o.overridden.Backend
 
 	if o.backend.EffectiveServiceName() != b.EffectiveServiceName() { // an invalid spec names another Service
 		o.service, err = r.readService(ctx, o.backend, state)

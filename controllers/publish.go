@@ -81,7 +81,7 @@ func (r *reconciliation) planSlices() slicePlan {
 		Backend: r.backend, Families: traits.Families, Headless: traits.Headless, ServesPort: traits.ServesPort,
 		Answers: answers, Permit: permit(o.view), Rules: o.view, Published: published, Status: o.status,
 		Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes, NamedAddrs: state.named,
-		Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		Override: o.overridden.Applied, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 	}, template)
 	r.probe(&candidates)
 	state.siblings, state.named, state.refused = o.siblings, candidates.NamedAddrs(state.named), nil

@@ -29,8 +29,9 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	switch {
 	case apierrors.IsNotFound(err):
 		r.forget(req.NamespacedName)
-		next, err := r.removeOrphans(ctx, req.NamespacedName)
-		return ctrl.Result{RequeueAfter: r.after(next)}, err
+		orphansDue, err := r.removeOrphans(ctx, req.NamespacedName)
+		overridesDue, overrideErr := r.reportAbsence(ctx, req.NamespacedName)
+		return ctrl.Result{RequeueAfter: r.after(earlier(orphansDue, overridesDue))}, cmp.Or(err, overrideErr)
 	case err != nil:
 		return ctrl.Result{}, err
 	case isBeingCollected(&b):
@@ -122,22 +123,23 @@ func (r *reconciliation) updateReferences(ctx context.Context) {
 // finish reports what was done, and returns when to reconcile again.
 func (r *reconciliation) finish(ctx context.Context) (ctrl.Result, error) {
 	statusDue, err := r.report(ctx)
-	if err := cmp.Or(r.result.err, err); err != nil {
+	overridesDue, overrideErr := r.reportOverrides(ctx, r.observed.overrides, r.observed.overridden)
+	if err := cmp.Or(r.result.err, err, overrideErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: r.requeueAfter(statusDue)}, nil
+	return ctrl.Result{RequeueAfter: r.requeueAfter(earlier(statusDue, overridesDue))}, nil
 }
 
 // requeueAfter returns how long to wait for the first moment at which something changes by time
-// alone; 0 for never. Status is due at statusDue.
-func (r *reconciliation) requeueAfter(statusDue time.Time) time.Duration {
+// alone; 0 for never. What is to be reported is due at reportDue.
+func (r *reconciliation) requeueAfter(reportDue time.Time) time.Duration {
 	next := r.retryAt()
 	if r.state.writes.AwaitingCache() {
 		next = earlier(next, r.now().Add(writecache.CreationTimeout))
 	}
 	reported := &r.state.reported
 	summaryDue := earlier(reported.events.summaryDue(), reported.logged.summaryDue())
-	return r.after(earlier(next, earlier(statusDue, summaryDue)))
+	return r.after(earlier(next, earlier(reportDue, summaryDue)))
 }
 
 // retryAt returns when to reconcile again without an event; zero for never. A refusal is no error:

@@ -53,7 +53,8 @@ func newReconciliation(
 		service: observed.service, slices: observed.slices,
 		result: result{events: events, statusInput: plan.StatusInput{
 			Backend: observed.backend, Service: observed.service, Previous: observed.status,
-			TargetMemory: state.reported.targets, Refusals: state.reported.refusals, Invalid: observed.invalid, Now: r.now(),
+			Override: observed.overridden.Applied, TargetMemory: state.reported.targets, Refusals: state.reported.refusals,
+			Invalid: observed.invalid, Now: r.now(),
 		}},
 	}
 }

@@ -37,6 +37,7 @@ func (r *reconciliation) report(ctx context.Context) (time.Time, error) {
 	if err == nil && due.IsZero() {
 		logged = append(slices.Clip(events), conditionLog(before.Conditions, after.Conditions)...)
 		events = append(events, conditionEvents(before.Conditions, after.Conditions)...)
+		events = append(events, overrideEvents(before.Override, r.observed.overridden.Applied)...)
 	}
 
 	for _, e := range state.events.admit(events, r.now()) {
@@ -57,7 +58,8 @@ func (r *reconciliation) writeStatus(
 		return time.Time{}, nil
 	}
 	state := &r.state.reported
-	urgent := !sameConditions(before.Conditions, after.Conditions) || !sameTier(before.ActiveTier, after.ActiveTier)
+	urgent := !sameConditions(before.Conditions, after.Conditions) || !sameTier(before.ActiveTier, after.ActiveTier) ||
+		before.Override != after.Override
 	if due := state.statusTime.Add(statusPeriod); due.After(r.now()) && !urgent {
 		return due, nil
 	}
@@ -106,7 +108,7 @@ func (r *reconciliation) reportVerdicts(tier *int32) []pendingEvent {
 	hasEndpoints := len(p.Conditions) > 0
 	if before := state.last; before != nil {
 		if hasEndpoints = hasEndpoints || before.hadEndpoints; hasEndpoints {
-			events = trafficEvents(r.backend, p, *before, tier)
+			events = trafficEvents(r.backend, r.observed.overridden.Applied, p, *before, tier)
 		}
 		transitions := verdicts.since(before.verdicts)
 		events = append(events, endpointEvents(transitions)...)

@@ -23,6 +23,8 @@ import (
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackends/finalizers,verbs=update
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies,verbs=list;watch
 // +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendpolicies/status,verbs=patch
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendoverrides,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=external-backend.io,resources=externalbackendoverrides/status,verbs=patch
 // We never delete a Service. The right to do so is needed to set its owner where the admission
 // plugin OwnerReferencesPermissionEnforcement is enabled, as on OpenShift.
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;delete

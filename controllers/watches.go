@@ -55,6 +55,7 @@ func (r *Reconciler) addController(mgr ctrl.Manager, engineNews *engineQueue) er
 		For(&v1alpha1.ExternalBackend{},
 			builder.WithPredicates(predicate.Or(onUpdate(specChanged), onUpdate(r.statusEdited)))).
 		Watches(&v1alpha1.ExternalBackend{}, r.siblingHandler()).
+		Watches(&v1alpha1.ExternalBackendOverride{}, handler.EnqueueRequestsFromMapFunc(requestForOverride)).
 		Watches(&corev1.Service{}, r.overlayHandler(r.requestsForService)).
 		Watches(endpoints, handler.EnqueueRequestsFromMapFunc(r.requestsForEndpoints), builder.OnlyMetadata).
 		Watches(&discoveryv1.EndpointSlice{}, r.overlayHandler(r.requestsForSlice)).

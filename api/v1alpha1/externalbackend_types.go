@@ -950,6 +950,12 @@ type ExternalBackendStatus struct {
 	// +kubebuilder:validation:Maximum=127
 	ActiveTier *int32 `json:"activeTier,omitempty"`
 
+	// override is the name of the ExternalBackendOverride that is applied; absent where none is.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Override string `json:"override,omitempty"`
+
 	// targets are the targets, worst first, at most 64.
 	// +optional
 	// +listType=map

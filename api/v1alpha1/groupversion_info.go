@@ -34,7 +34,8 @@ var (
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&ExternalBackend{}, &ExternalBackendList{},
-		&ExternalBackendPolicy{}, &ExternalBackendPolicyList{})
+		&ExternalBackendPolicy{}, &ExternalBackendPolicyList{},
+		&ExternalBackendOverride{}, &ExternalBackendOverrideList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

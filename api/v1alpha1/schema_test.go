@@ -116,6 +116,7 @@ func TestZeroMeansZero(t *testing.T) {
 	zeroes := []string{
 		"spec.drainSeconds", "spec.targets[].tier", "spec.dns.staleSeconds", "spec.dns.removalDelaySeconds",
 		"spec.failover.failbackDelaySeconds", "spec.failover.pinnedTier",
+		"spec.pinnedTier", // of an ExternalBackendOverride
 	}
 	var found []string
 	for _, s := range crds(t) {
@@ -133,7 +134,7 @@ func TestZeroMeansZero(t *testing.T) {
 	b.DrainSeconds, b.Targets = &zero, []Target{{Tier: &zero}}
 	b.DNS = &DNS{StaleSeconds: &zero, RemovalDelaySeconds: &zero}
 	b.Failover = &Failover{FailbackDelaySeconds: &zero, PinnedTier: &zero}
-	text, err := yaml.Marshal(b)
+	text, err := yaml.Marshal([]any{b, ExternalBackendOverrideSpec{PinnedTier: &zero}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,12 @@ func (s *ExternalBackendPolicySpec) UnmarshalJSON(data []byte) error {
 	return unmarshal(data, (*plain)(s), &s.Unknown)
 }
 
+// UnmarshalJSON reads a spec and notes in Unknown the fields that these types lack.
+func (s *ExternalBackendOverrideSpec) UnmarshalJSON(data []byte) error {
+	type plain ExternalBackendOverrideSpec
+	return unmarshal(data, (*plain)(s), &s.Unknown)
+}
+
 // UnmarshalJSON reads a rule and notes in Unknown the fields that these types lack.
 func (r *PolicyRule) UnmarshalJSON(data []byte) error {
 	type plain PolicyRule

@@ -143,6 +143,26 @@ const (
 // resolve them.
 const ConditionStalled = "Stalled"
 
+// Condition Applied of an ExternalBackendOverride: its ExternalBackend is subject to it.
+const (
+	// ConditionApplied is True while the ExternalBackend is subject to the override.
+	ConditionApplied = "Applied"
+	// ReasonApplied means that the ExternalBackend is subject to the override.
+	ReasonApplied = "Applied"
+	// ReasonExpired means that the override has ended.
+	ReasonExpired = "Expired"
+	// ReasonBackendNotFound means that there is no ExternalBackend of that name.
+	ReasonBackendNotFound = "BackendNotFound"
+	// ReasonTargetNotFound means that the ExternalBackend has no target of a name in
+	// spec.targets. The whole override is not applied.
+	ReasonTargetNotFound = "TargetNotFound"
+	// ReasonTierNotFound means that no target of the ExternalBackend can be in
+	// spec.pinnedTier. The whole override is not applied.
+	ReasonTierNotFound = "TierNotFound"
+	// ReasonSuperseded means that an older override of the same ExternalBackend is applied.
+	ReasonSuperseded = "Superseded"
+)
+
 // Reasons of one target in status.targets, beside ReasonResolutionFailed,
 // ReasonServingStale and ReasonTargetDenied.
 const (

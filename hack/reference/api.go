@@ -15,8 +15,9 @@ import (
 
 // kinds are the Go types of all kinds.
 var kinds = map[string]any{
-	"ExternalBackend":       v1alpha1.ExternalBackend{},
-	"ExternalBackendPolicy": v1alpha1.ExternalBackendPolicy{},
+	"ExternalBackend":         v1alpha1.ExternalBackend{},
+	"ExternalBackendOverride": v1alpha1.ExternalBackendOverride{},
+	"ExternalBackendPolicy":   v1alpha1.ExternalBackendPolicy{},
 }
 
 const apiIntroduction = `# API

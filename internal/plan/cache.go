@@ -24,6 +24,7 @@ type Cache struct {
 // inputs are everything that candidates depend on, except the published endpoints.
 type inputs struct {
 	generation int64 // of the spec
+	override   AppliedOverride
 	families   Families
 	headless   bool
 	serves     []bool // by spec.ports
@@ -77,7 +78,7 @@ func alone(in *Input) bool {
 
 func inputsOf(in *Input) *inputs {
 	now := &inputs{
-		generation: in.Backend.Generation, families: in.Families, headless: in.Headless,
+		generation: in.Backend.Generation, override: in.Override, families: in.Families, headless: in.Headless,
 		answers: in.Answers, rules: in.Rules, max: in.Max,
 	}
 	for i := range in.Backend.Spec.Ports {
@@ -87,7 +88,7 @@ func inputsOf(in *Input) *inputs {
 }
 
 func (a *inputs) equal(b *inputs) bool {
-	return a.generation == b.generation && a.families == b.families && a.headless == b.headless &&
+	return a.generation == b.generation && a.override == b.override && a.families == b.families && a.headless == b.headless &&
 		a.max == b.max && a.rules == b.rules &&
 		slices.Equal(a.serves, b.serves) && maps.EqualFunc(a.answers, b.answers, sameAnswer)
 }

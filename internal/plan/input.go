@@ -37,6 +37,8 @@ type Input struct {
 	// NamedAddrs are the addresses of the previous plan. Policy goes on judging leaving addresses by
 	// the names in it. It is nil after a restart.
 	NamedAddrs []NamedAddr
+	// Override is the override that the spec of Backend is subject to.
+	Override AppliedOverride
 	// Max is the largest number of endpoints to publish.
 	Max int
 	Now time.Time

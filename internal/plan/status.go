@@ -29,6 +29,7 @@ func Status(in StatusInput) StatusReport {
 	if in.Backend.Spec.ServiceRef != nil && in.Service != nil {
 		s.ServiceType = liveType(in.Service)
 	}
+	s.Override = in.Override.Name
 	s.Conditions = slices.Clone(s.Conditions)
 	w := statusWriter{StatusInput: in, out: &s, memory: in.TargetMemory}
 	wouldRefuse := in.Refusals.WouldRefuse || RefusalsOf(&s).WouldRefuse

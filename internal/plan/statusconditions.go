@@ -166,9 +166,9 @@ func (w *statusWriter) ready() metav1.Condition {
 		return w.readyOfAlias()
 	case w.out.Endpoints == nil || w.out.Endpoints.Ready == 0:
 		return isFalse(cmp.Or(w.sharedReason, v1alpha1.ReasonNoReadyEndpoints),
-			joinSentences(w.describeTraffic(), w.notReadyTargets()))
+			joinSentences(w.describeTraffic(), w.notReadyTargets(), w.describeOverride()))
 	}
-	return isTrue(v1alpha1.ReasonReady, w.describeTraffic())
+	return isTrue(v1alpha1.ReasonReady, joinSentences(w.describeTraffic(), w.describeOverride()))
 }
 
 // readyOfAlias assesses Ready for a Service of type ExternalName.
@@ -233,6 +233,14 @@ func (w *statusWriter) describeTraffic() string {
 	return joinSentences(fmt.Sprintf("%d of %d endpoints are ready.", e.Ready, e.Total), w.describeTier())
 }
 
+// describeOverride says what an override sets; "" if none is applied.
+func (w *statusWriter) describeOverride() string {
+	if w.Override.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf("ExternalBackendOverride %q is applied: %s.", w.Override.Name, w.Override.Effect)
+}
+
 // describeTier says which tier is active and why; "" if nothing about it is worth saying.
 func (w *statusWriter) describeTier() string {
 	active, p := w.out.ActiveTier, w.Publication
@@ -241,9 +249,9 @@ func (w *statusWriter) describeTier() string {
 		return "No tier has enough healthy endpoints, and whenNoTierQualifies is AllEndpoints: " +
 			"every endpoint of an Active target is ready, whatever its health."
 	case w.isPinnedTierEmpty():
-		return fmt.Sprintf("spec.failover.pinnedTier is %d, and no endpoint is in that tier.", *active)
+		return fmt.Sprintf("%s is %d, and no endpoint is in that tier.", w.Override.pin(), *active)
 	case active != nil && p != nil:
-		if why := p.explainTier(w.Backend, *active); why != "" {
+		if why := p.explainTier(w.Backend, w.Override, *active); why != "" {
 			return fmt.Sprintf("Tier %d is active. %s", *active, why)
 		}
 	case active != nil && *active != 0:

@@ -19,6 +19,8 @@ type StatusInput struct {
 	Previous v1alpha1.ExternalBackendStatus
 	// TargetMemory is that of the previous report; nil after a restart.
 	TargetMemory TargetMemory
+	// Override is the override that the spec is subject to.
+	Override AppliedOverride
 	// Invalid says what is wrong with the spec; "" if it is valid.
 	Invalid string
 	// References is the state of the Secrets and ConfigMaps that the spec names; nil if they were not

@@ -8,11 +8,13 @@ import (
 
 // ExplainTierChange says in a sentence why the tier after is active and the tier before no longer
 // is. before is nil if none was active.
-func ExplainTierChange(b *v1alpha1.ExternalBackend, p *Publication, before *int32, after int32) string {
+func ExplainTierChange(
+	b *v1alpha1.ExternalBackend, override AppliedOverride, p *Publication, before *int32, after int32,
+) string {
 	f := failover(b)
 	switch {
 	case f.Pinned != nil:
-		return "spec.failover.pinnedTier pins it."
+		return override.pin() + " pins it."
 	case before == nil:
 		return p.describeCounts(after)
 	}
@@ -23,10 +25,10 @@ func ExplainTierChange(b *v1alpha1.ExternalBackend, p *Publication, before *int3
 }
 
 // explainTier says in sentences why the active tier is not the best one; "" if it is.
-func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, active int32) string {
+func (p *Publication) explainTier(b *v1alpha1.ExternalBackend, override AppliedOverride, active int32) string {
 	f := failover(b)
 	if f.Pinned != nil {
-		return "spec.failover.pinnedTier pins it."
+		return override.pin() + " pins it."
 	}
 	var sentences []string
 	for _, t := range p.Tiers {

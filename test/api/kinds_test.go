@@ -42,10 +42,12 @@ func TestKindsAreServed(t *testing.T) {
 		got[r.Name] = kind{r.Kind, r.ShortNames, r.Namespaced}
 	}
 	want := map[string]kind{
-		"externalbackends":               {"ExternalBackend", []string{"extbe"}, true},
-		"externalbackends/status":        {"ExternalBackend", nil, true},
-		"externalbackendpolicies":        {"ExternalBackendPolicy", []string{"extbepol"}, false},
-		"externalbackendpolicies/status": {"ExternalBackendPolicy", nil, false},
+		"externalbackends":                {"ExternalBackend", []string{"extbe"}, true},
+		"externalbackends/status":         {"ExternalBackend", nil, true},
+		"externalbackendpolicies":         {"ExternalBackendPolicy", []string{"extbepol"}, false},
+		"externalbackendpolicies/status":  {"ExternalBackendPolicy", nil, false},
+		"externalbackendoverrides":        {"ExternalBackendOverride", []string{"extbeo"}, true},
+		"externalbackendoverrides/status": {"ExternalBackendOverride", nil, true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

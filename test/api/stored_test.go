@@ -77,6 +77,7 @@ func manifests(t *testing.T) map[string][]*unstructured.Unstructured {
 		"empty tls of dns":    "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackend\nmetadata: {name: dot, namespace: default}\nspec: {ports: [{port: 80}], dns: {transport: TLS, tls: {}}}\n",
 		"policy":              "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: least}\nspec: {namespaceSelector: {}, allow: [{anyTarget: {}, ports: [{port: 53}]}]}\n",
 		"policy, written out": "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: most}\nspec: {mode: Enforce, namespaceSelector: {}, allow: [{cidrs: [203.0.113.0/24], ports: [{protocol: TCP, port: 53, endPort: 53}]}], allowNameservers: [198.51.100.53]}\n",
+		"override":            "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendOverride\nmetadata: {name: most, namespace: default}\nspec: {externalBackendRef: {name: db}, pinnedTier: 0, targets: [{name: a, adminState: Active}], expirationTime: \"2026-12-01T10:00:00Z\"}\n",
 		"policy, no rules":    "apiVersion: external-backend.io/v1alpha1\nkind: ExternalBackendPolicy\nmetadata: {name: none}\nspec: {namespaceSelector: {}}\n",
 	} {
 		out[name] = []*unstructured.Unstructured{object(t, text)}

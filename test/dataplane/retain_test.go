@@ -242,9 +242,11 @@ func TestCascadeOrphanLosesNoRequest(t *testing.T) {
 }
 
 // kubectl runs kubectl, which must succeed.
-func kubectl(h *harness.Test, args ...string) {
+func kubectl(h *harness.Test, args ...string) (stdout string) {
 	h.T.Helper()
-	if _, err := h.Kubectl(h.T.Context(), args...); err != nil {
+	stdout, err := h.Kubectl(h.T.Context(), args...)
+	if err != nil {
 		h.T.Fatal(err)
 	}
+	return stdout
 }

@@ -12,8 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +45,7 @@ var unused = map[string]string{
 	"patch events":                                           "the same, for events of the leader election",
 	"list endpoints":                                         listed,
 	"list endpointslices.discovery.k8s.io":                   listed,
+	"list externalbackendoverrides.external-backend.io":      listed,
 	"list externalbackendpolicies.external-backend.io":       listed,
 	"list externalbackends.external-backend.io":              listed,
 	"list namespaces":                                        listed,
@@ -195,6 +198,16 @@ func exerciseRights(h *harness.Test) {
 	h.WaitEvent("made", v1alpha1.ReasonTargetDenied)
 	h.WaitEvent("adopted", "ForeignEndpointsRemoved")
 	waitPolicyStatus(h)
+	// One override is applied. The other one ended days ago, and is deleted.
+	h.Apply(overrides, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	h.WaitEvent("made", "Overridden")
+	h.Eventually("the end of an old override", func() error {
+		ended := &v1alpha1.ExternalBackendOverride{}
+		if err := h.Client.Get(h.T.Context(), h.Key("ended"), ended); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is still there: %v", err)
+		}
+		return nil
+	})
 	forceConflicts(h)
 	scrape(h)
 }
@@ -216,6 +229,19 @@ func waitPolicyStatus(h *harness.Test) {
 		return nil
 	})
 }
+
+// overrides wants the time at which the first one ends.
+const overrides = `
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackendOverride
+metadata: {name: lasting}
+spec: {externalBackendRef: {name: made}, pinnedTier: 0, expirationTime: %q}
+---
+apiVersion: external-backend.io/v1alpha1
+kind: ExternalBackendOverride
+metadata: {name: ended}
+spec: {externalBackendRef: {name: made}, pinnedTier: 0, expirationTime: "2026-01-01T00:00:00Z"}
+`
 
 // forceConflicts makes the manager's cache stale: its next write meets an object that was changed
 // or deleted meanwhile.

@@ -42,12 +42,20 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.EndpointCountsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackend"):
 		return &apiv1alpha1.ExternalBackendApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendOverride"):
+		return &apiv1alpha1.ExternalBackendOverrideApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendOverrideSpec"):
+		return &apiv1alpha1.ExternalBackendOverrideSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendOverrideStatus"):
+		return &apiv1alpha1.ExternalBackendOverrideStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendPolicy"):
 		return &apiv1alpha1.ExternalBackendPolicyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendPolicySpec"):
 		return &apiv1alpha1.ExternalBackendPolicySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendPolicyStatus"):
 		return &apiv1alpha1.ExternalBackendPolicyStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendReference"):
+		return &apiv1alpha1.ExternalBackendReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendSpec"):
 		return &apiv1alpha1.ExternalBackendSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExternalBackendStatus"):
@@ -78,6 +86,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.TargetApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TargetEndpointCounts"):
 		return &apiv1alpha1.TargetEndpointCountsApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TargetOverride"):
+		return &apiv1alpha1.TargetOverrideApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TargetPort"):
 		return &apiv1alpha1.TargetPortApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TargetStatus"):

@@ -160,6 +160,60 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: com.github.external-backend.operator.api.v1alpha1.ExternalBackendStatus
       default:
         observedGeneration: -1
+- name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendOverride
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.ExternalBackendOverrideSpec
+    - name: status
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.ExternalBackendOverrideStatus
+      default:
+        observedGeneration: -1
+- name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendOverrideSpec
+  map:
+    fields:
+    - name: expirationTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: externalBackendRef
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.ExternalBackendReference
+    - name: pinnedTier
+      type:
+        scalar: numeric
+    - name: targets
+      type:
+        list:
+          elementType:
+            namedType: com.github.external-backend.operator.api.v1alpha1.TargetOverride
+          elementRelationship: associative
+          keys:
+          - name
+- name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendOverrideStatus
+  map:
+    fields:
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: observedGeneration
+      type:
+        scalar: numeric
 - name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendPolicy
   map:
     fields:
@@ -224,6 +278,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: selectedNamespaces
       type:
         scalar: numeric
+- name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendReference
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.ExternalBackendSpec
   map:
     fields:
@@ -285,6 +345,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: omittedTargets
       type:
         scalar: numeric
+    - name: override
+      type:
+        scalar: string
     - name: serviceName
       type:
         scalar: string
@@ -621,6 +684,15 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
 - name: com.github.external-backend.operator.api.v1alpha1.TargetHealth
   scalar: string
+- name: com.github.external-backend.operator.api.v1alpha1.TargetOverride
+  map:
+    fields:
+    - name: adminState
+      type:
+        namedType: com.github.external-backend.operator.api.v1alpha1.AdminState
+    - name: name
+      type:
+        scalar: string
 - name: com.github.external-backend.operator.api.v1alpha1.TargetPort
   map:
     fields:

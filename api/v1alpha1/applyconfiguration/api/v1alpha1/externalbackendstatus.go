@@ -40,6 +40,8 @@ type ExternalBackendStatusApplyConfiguration struct {
 	Endpoints *EndpointCountsApplyConfiguration `json:"endpoints,omitempty"`
 	// activeTier is the active tier; absent where no tier qualifies.
 	ActiveTier *int32 `json:"activeTier,omitempty"`
+	// override is the name of the ExternalBackendOverride that is applied; absent where none is.
+	Override *string `json:"override,omitempty"`
 	// targets are the targets, worst first, at most 64.
 	Targets []TargetStatusApplyConfiguration `json:"targets,omitempty"`
 	// omittedTargets is how many targets are not in targets.
@@ -92,6 +94,14 @@ func (b *ExternalBackendStatusApplyConfiguration) WithEndpoints(value *EndpointC
 // If called multiple times, the ActiveTier field is set to the value of the last call.
 func (b *ExternalBackendStatusApplyConfiguration) WithActiveTier(value int32) *ExternalBackendStatusApplyConfiguration {
 	b.ActiveTier = &value
+	return b
+}
+
+// WithOverride sets the Override field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Override field is set to the value of the last call.
+func (b *ExternalBackendStatusApplyConfiguration) WithOverride(value string) *ExternalBackendStatusApplyConfiguration {
+	b.Override = &value
 	return b
 }
 

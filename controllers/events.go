@@ -201,7 +201,8 @@ func trafficEvents(
 		if before.tier != nil {
 			text += fmt.Sprintf(" in place of tier %d", *before.tier)
 		}
-		e := normalEvent(eventTierChanged, "Failover", "%s. %s", text, plan.ExplainTierChange(b, override, p, before.tier, *after))
+		why := plan.ExplainTierChange(b, override, p, before.tier, *after)
+		e := normalEvent(eventTierChanged, "Failover", "%s. %s", text, why)
 		isReady := func(c endpointslice.Conditions) bool { return c.Ready }
 		if !slices.ContainsFunc(p.Conditions, isReady) { // the tier may be pinned
 			e.kind, e.text = corev1.EventTypeWarning, e.text+" No endpoint is ready."

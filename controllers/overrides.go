@@ -35,7 +35,8 @@ func (r *Reconciler) readOverrides(
 
 // requestForOverride returns the ExternalBackend that an override names.
 func requestForOverride(_ context.Context, o client.Object) []reconcile.Request {
-	return []reconcile.Request{newRequest(o.GetNamespace(), o.(*v1alpha1.ExternalBackendOverride).Spec.ExternalBackendRef.Name)}
+	spec := &o.(*v1alpha1.ExternalBackendOverride).Spec
+	return []reconcile.Request{newRequest(o.GetNamespace(), spec.ExternalBackendRef.Name)}
 }
 
 // reportAbsence reports to the overrides of an ExternalBackend that it does not exist. It returns

@@ -88,7 +88,8 @@ func inputsOf(in *Input) *inputs {
 }
 
 func (a *inputs) equal(b *inputs) bool {
-	return a.generation == b.generation && a.override == b.override && a.families == b.families && a.headless == b.headless &&
+	return a.generation == b.generation && a.override == b.override &&
+		a.families == b.families && a.headless == b.headless &&
 		a.max == b.max && a.rules == b.rules &&
 		slices.Equal(a.serves, b.serves) && maps.EqualFunc(a.answers, b.answers, sameAnswer)
 }

@@ -107,7 +107,8 @@ func TestOverrideIsAppliedAsAWholeOrNotAtAll(t *testing.T) {
 
 // The oldest override that holds is applied, and those after it are superseded until it ends.
 func TestOldestOverrideThatHoldsWins(t *testing.T) {
-	oldest, older, younger := newOverride("c", draining("nobody")), newOverride("b", pinning(1)), newOverride("a", pinning(0))
+	oldest, older := newOverride("c", draining("nobody")), newOverride("b", pinning(1))
+	younger := newOverride("a", pinning(0))
 	oldest.CreationTimestamp = metav1.NewTime(overrideNow.Add(-3 * time.Hour))
 	older.CreationTimestamp = metav1.NewTime(overrideNow.Add(-2 * time.Hour))
 	older.Spec.ExpirationTime = metav1.NewTime(overrideNow.Add(time.Minute))

@@ -49,8 +49,8 @@ failover: {failbackDelaySeconds: 0}
 	if b := h.Backend("web"); b.Status.Override != "night-shift" || b.Generation != spec {
 		t.Errorf("status.override is %q, and the generation of the spec %d, not %d", b.Status.Override, b.Generation, spec)
 	}
-	h.Apply(strings.Replace(overrideManifest, "night-shift", "late", 1), "targets: [{name: standby, adminState: Disabled}]",
-		inUTC(time.Hour))
+	h.Apply(strings.Replace(overrideManifest, "night-shift", "late", 1),
+		"targets: [{name: standby, adminState: Disabled}]", inUTC(time.Hour))
 	waitApplied(h, "late", "Superseded")
 
 	writes := h.CountWrites()

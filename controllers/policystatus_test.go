@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,8 +30,8 @@ type policyEnv struct {
 	client   client.WithWatch
 	refusals *refusalStore
 	events   ownEvents
-	writes   int
-	refuse   error // what the API server answers to a write
+	writes   atomic.Int32
+	refuse   atomic.Bool // the API server refuses every write
 	stop     context.CancelFunc
 	p        *policies
 }
@@ -44,9 +45,9 @@ func newPolicyEnv(t *testing.T, objects ...client.Object) *policyEnv {
 			ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,
 			options ...client.SubResourcePatchOption,
 		) error {
-			env.writes++
-			if env.refuse != nil {
-				return env.refuse
+			env.writes.Add(1)
+			if env.refuse.Load() {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "externalbackendpolicies"}, o.GetName(), nil)
 			}
 			return c.SubResource(sub).Patch(ctx, o, p, options...)
 		}}).Build()
@@ -126,10 +127,10 @@ func (env *policyEnv) expect(when, name, want string) {
 }
 
 // expectWrites fails unless the status of policies was written so often.
-func (env *policyEnv) expectWrites(when string, want int) {
+func (env *policyEnv) expectWrites(when string, want int32) {
 	env.t.Helper()
-	if env.writes != want {
-		env.t.Errorf("%s: %d writes, not %d", when, env.writes, want)
+	if n := env.writes.Load(); n != want {
+		env.t.Errorf("%s: %d writes, not %d", when, n, want)
 	}
 }
 
@@ -245,7 +246,7 @@ func TestRestartWritesNoStatusOfPolicies(t *testing.T) {
 		env.wait(time.Minute)
 		env.expect("before", "for-shop", "1 2 1")
 		env.expect("before", "for-ops", "1 1 1")
-		before := env.writes
+		before := env.writes.Load()
 
 		env.restart()
 		env.wait(maxUnjudged / 2)
@@ -286,12 +287,12 @@ func TestUnjudgedBackendHoldsNoStatusBack(t *testing.T) {
 func TestRefusedStatusOfPolicyIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := newPolicyEnv(t, policyFor("shop", ""), policyFor("ops", ""))
-		env.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "externalbackendpolicies"}, "x", nil)
+		env.refuse.Store(true)
 		env.wait(time.Minute)
-		if env.writes < 8 || env.writes > 12 {
-			t.Errorf("%d attempts in a minute for two policies", env.writes)
+		if n := env.writes.Load(); n < 8 || n > 12 {
+			t.Errorf("%d attempts in a minute for two policies", n)
 		}
-		env.refuse = nil
+		env.refuse.Store(false)
 		env.wait(2 * statusPeriod)
 		env.expect("when it is allowed", "for-shop", "0 0 0")
 		env.expect("when it is allowed", "for-ops", "0 0 0")

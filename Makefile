@@ -43,7 +43,7 @@ API_LINT := go tool -modfile=$(CURDIR)/tools/apilint/go.mod golangci-lint-kube-a
 GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
 CHART := charts/external-backend-operator
-GENERATED := api config/crd config/rbac $(CHART)/files docs/reference
+GENERATED := api config/argocd/actions config/crd config/rbac $(CHART)/files docs/reference
 # Where chart writes.
 DIST ?= dist
 comma := ,
@@ -90,9 +90,10 @@ generate: ## Write deepcopy functions and apply configurations
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt applyconfiguration:headerFile=hack/boilerplate.go.txt paths=./api/...
 
 .PHONY: manifests
-manifests: ## Write the CRDs, the manager's ClusterRole, and the objects that the Helm chart takes over from config
+manifests: ## Write the CRDs, the manager's ClusterRole, Argo CD's actions, and what the Helm chart takes from config
 	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd/bases
 	$(CONTROLLER_GEN) rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
+	hack/argocd-actions.sh
 	rm -rf $(CHART)/files
 	mkdir -p $(CHART)/files/dashboards
 	$(KUSTOMIZE) build --load-restrictor LoadRestrictionsNone config/chart --output $(CHART)/files

@@ -4,17 +4,19 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
-// config/argocd adds the health check of each kind to the ConfigMap that Argo CD has already, and
-// changes nothing else in it.
-func TestHealthChecksJoinConfigMapOfArgoCD(t *testing.T) {
+// config/argocd adds the health checks and the actions of our kinds to the ConfigMap that Argo CD
+// has already, and changes nothing else in it.
+func TestHealthChecksAndActionsJoinConfigMapOfArgoCD(t *testing.T) {
 	const folder = "../../config/argocd"
 	labels := map[string]string{"app.kubernetes.io/name": "argocd-cm", "app.kubernetes.io/part-of": "argocd"}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "argocd"}}
@@ -48,6 +50,20 @@ func TestHealthChecksJoinConfigMapOfArgoCD(t *testing.T) {
 		want["resource.customizations.health."+filepath.Base(group)+"_"+filepath.Base(kind)] = string(text)
 	}
 
+	actions, err := filepath.Glob(folder + "/actions/*.yaml")
+	if err != nil || len(actions) != 2 {
+		t.Fatalf("the actions are %q, %v", actions, err)
+	}
+	for _, path := range actions {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		want["resource.customizations.actions.external-backend.io_"+kind] = string(text)
+		wantScripts(t, folder+"/resource_customizations/external-backend.io/"+kind+"/actions", text)
+	}
+
 	kubectl := newKubectl(t)
 	for range 2 { // the second time nothing changes
 		kubectl.run(t, "", "apply", "--server-side", "-k", folder)
@@ -60,5 +76,42 @@ func TestHealthChecksJoinConfigMapOfArgoCD(t *testing.T) {
 		if diff := cmp.Diff(labels, installed.Labels); diff != "" {
 			t.Errorf("labels, -want +got:\n%s", diff)
 		}
+	}
+}
+
+// wantScripts fails unless text, which Argo CD reads as YAML, holds all scripts of a folder.
+func wantScripts(t *testing.T, folder string, text []byte) {
+	t.Helper()
+	var is struct {
+		Discovery   string `json:"discovery.lua"`
+		Definitions []struct {
+			Name   string `json:"name"`
+			Action string `json:"action.lua"`
+		} `json:"definitions"`
+	}
+	if err := yaml.UnmarshalStrict(text, &is); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{"discovery.lua": is.Discovery}
+	for _, d := range is.Definitions {
+		got[d.Name+"/action.lua"] = d.Action
+	}
+
+	want := map[string]string{}
+	for _, pattern := range []string{"/discovery.lua", "/*/action.lua"} {
+		files, err := filepath.Glob(folder + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			script, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[strings.TrimPrefix(file, folder+"/")] = string(script)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s, -want +got:\n%s", folder, diff)
 	}
 }

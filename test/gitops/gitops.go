@@ -1,5 +1,5 @@
-// Package gitops judges objects as GitOps tools do: by Argo CD's health checks and by kstatus,
-// which Flux and Helm use.
+// Package gitops treats objects as GitOps tools do: by Argo CD's health checks and actions, and by
+// kstatus, which Flux and Helm use.
 package gitops
 
 import (
@@ -19,7 +19,7 @@ import (
 // Health is what an Argo CD health check returns: a status such as Healthy, and a message.
 type Health struct{ Status, Message string }
 
-// scriptTimeout is how long Argo CD lets a health check run.
+// scriptTimeout is how long Argo CD lets a script run.
 const scriptTimeout = time.Second
 
 // ArgoHealth runs the health check for the object's kind, from a folder in the layout of Argo CD's
@@ -29,27 +29,13 @@ func ArgoHealth(ctx context.Context, customizations string, o *unstructured.Unst
 	if err != nil {
 		return Health{}, err
 	}
-	vm := lua.NewState(lua.Options{SkipOpenLibs: true})
-	defer vm.Close()
 	ctx, cancel := context.WithTimeout(ctx, scriptTimeout)
 	defer cancel()
-	vm.SetContext(ctx)
-	// Argo CD offers these libraries alone: strings, for instance, have no functions.
-	for _, library := range []struct {
-		name string
-		open lua.LGFunction
-	}{
-		{lua.LoadLibName, lua.OpenPackage},
-		{lua.BaseLibName, lua.OpenBase},
-		{lua.TabLibName, lua.OpenTable},
-	} {
-		vm.Push(vm.NewFunction(library.open))
-		vm.Push(lua.LString(library.name))
-		if err := vm.PCall(1, 0, nil); err != nil {
-			return Health{}, err
-		}
+	vm, err := newVM(ctx, o)
+	if err != nil {
+		return Health{}, err
 	}
-	vm.SetGlobal("obj", luaValue(vm, o.Object))
+	defer vm.Close()
 	if err := vm.DoString(string(script)); err != nil {
 		return Health{}, err
 	}
@@ -63,6 +49,30 @@ func ArgoHealth(ctx context.Context, customizations string, o *unstructured.Unst
 		return health, nil
 	}
 	return health, fmt.Errorf("health %q is unknown to Argo CD", health.Status)
+}
+
+// newVM returns a Lua that knows the object as obj. Argo CD offers these libraries alone: strings,
+// for instance, have no functions.
+func newVM(ctx context.Context, o *unstructured.Unstructured) (*lua.LState, error) {
+	vm := lua.NewState(lua.Options{SkipOpenLibs: true})
+	vm.SetContext(ctx)
+	for _, library := range []struct {
+		name string
+		open lua.LGFunction
+	}{
+		{lua.LoadLibName, lua.OpenPackage},
+		{lua.BaseLibName, lua.OpenBase},
+		{lua.TabLibName, lua.OpenTable},
+	} {
+		vm.Push(vm.NewFunction(library.open))
+		vm.Push(lua.LString(library.name))
+		if err := vm.PCall(1, 0, nil); err != nil {
+			vm.Close()
+			return nil, err
+		}
+	}
+	vm.SetGlobal("obj", luaValue(vm, o.Object))
+	return vm, nil
 }
 
 // luaValue turns a value of decoded JSON into Lua's.

@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
@@ -116,5 +118,79 @@ func readYAML(t *testing.T, path string, into any) {
 	}
 	if err := yaml.Unmarshal(text, into); err != nil {
 		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// actionTest is Argo CD's own format of action_test.yaml.
+type actionTest struct {
+	DiscoveryTests []struct {
+		InputPath string
+		Result    []map[string]any
+	}
+	ActionTests []struct {
+		Action, InputPath, ExpectedOutputPath, ExpectedErrorMessage string
+		Parameters                                                  map[string]string
+	}
+}
+
+// TestActionsOfArgoCD runs action_test.yaml beside the actions as Argo CD's own tests do. The
+// clock's zone is far from UTC, which an action must not take for UTC.
+func TestActionsOfArgoCD(t *testing.T) {
+	now := time.Date(2026, 12, 31, 22, 30, 0, 0, time.UTC).In(time.FixedZone("far", -9*3600))
+	tests, err := filepath.Glob(customizations + "/*/*/actions/action_test.yaml")
+	if err != nil || len(tests) != 2 {
+		t.Fatalf("the tests of actions are %q, %v", tests, err)
+	}
+	for _, path := range tests {
+		folder := filepath.Dir(path)
+		var list actionTest
+		readYAML(t, path, &list)
+		for _, test := range list.DiscoveryTests {
+			actions, err := ArgoActions(t.Context(), customizations, readObject(t, filepath.Join(folder, test.InputPath)))
+			want := map[string]any{}
+			for _, action := range test.Result {
+				name := action["name"].(string)
+				delete(action, "name")
+				if _, ok := action["disabled"]; !ok {
+					action["disabled"] = false
+				}
+				want[name] = action
+			}
+			if diff := cmp.Diff(want, actions); err != nil || diff != "" {
+				t.Errorf("%s: %v, -want +got:\n%s", test.InputPath, err, diff)
+			}
+		}
+
+		for _, test := range list.ActionTests {
+			o := readObject(t, filepath.Join(folder, test.InputPath))
+			impacts, err := ArgoAction(t.Context(), customizations, test.Action, o, test.Parameters, now)
+			switch {
+			case test.ExpectedErrorMessage != "":
+				if err == nil || err.Error() != test.ExpectedErrorMessage {
+					t.Errorf("%s %v: %v, not %q", test.Action, test.Parameters, err, test.ExpectedErrorMessage)
+				}
+			case err != nil || len(impacts) != 1:
+				t.Errorf("%s %v: %v, %v", test.Action, test.Parameters, impacts, err)
+			default:
+				want := readObject(t, filepath.Join(folder, test.ExpectedOutputPath))
+				if diff := cmp.Diff(want.Object, impacts[0].Object.Object); diff != "" {
+					t.Errorf("%s %v, -want +got:\n%s", test.Action, test.Parameters, diff)
+				}
+			}
+		}
+	}
+}
+
+// The actions drain and disable differ in the adminState alone.
+func TestDrainAndDisableAreAlike(t *testing.T) {
+	text := func(action string) string {
+		content, err := os.ReadFile(customizations + "/external-backend.io/ExternalBackend/actions/" + action + "/action.lua")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	if strings.Replace(text("drain"), `"Draining"`, `"Disabled"`, 1) != text("disable") {
+		t.Error("they differ in more")
 	}
 }

@@ -66,7 +66,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if devcluster.Nsenter() == "" { // outside of the namespaces
-		fmt.Println("Missing binaries are built first. The first build takes about five minutes on two cores.")
+		fmt.Println("Missing binaries are built first. The first build takes about seven minutes on two cores.")
 		end(ctx, devcluster.EnsureFor(ctx, os.Stdout, options))
 		end(ctx, lab.BuildManager(ctx, os.Stdout, false))
 		stop()

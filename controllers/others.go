@@ -238,7 +238,7 @@ func (f *foreignPublishers) message(service string) string {
 	if len(f.conflicting) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("Behind Service %q there are endpoints of others: %s.", service, firstFew(f.conflicting, 3))
+	return fmt.Sprintf("Behind Service %q there are endpoints of others: %s.", service, plan.FirstFew(f.conflicting, 3))
 }
 
 // retainedGrace is how long slices that were retained with their Service wait for their

@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -57,13 +56,13 @@ func (r *Reconciler) reportOverrides(
 	next, writes := decided.Next, 0
 	for i := range overrides {
 		o := &overrides[i]
-		status := overrideStatus(o, decided.Outcomes[i], r.now())
+		status := plan.OverrideStatus(o, decided.Outcomes[i], r.now())
 		due := o.EndTime().Add(keepEndedOverride)
 		ended := !due.After(r.now())
 		if !ended {
 			next = earlier(next, due)
 		}
-		if !ended && sameOverrideStatus(o.Status, status) {
+		if !ended && equality.Semantic.DeepEqual(o.Status, status) {
 			continue
 		}
 
@@ -94,32 +93,6 @@ func (r *Reconciler) writeOverride(
 		return nil
 	}
 	return err
-}
-
-// overrideStatus returns the status of an override with that outcome.
-func overrideStatus(
-	o *v1alpha1.ExternalBackendOverride, outcome plan.OverrideOutcome, now time.Time,
-) v1alpha1.ExternalBackendOverrideStatus {
-	status := metav1.ConditionFalse
-	switch outcome.Reason {
-	case v1alpha1.ReasonApplied:
-		status = metav1.ConditionTrue
-	case v1alpha1.ReasonPending:
-		status = metav1.ConditionUnknown
-	}
-	next := o.Status.DeepCopy()
-	next.ObservedGeneration = o.Generation
-	meta.SetStatusCondition(&next.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionApplied, Status: status, Reason: outcome.Reason, Message: outcome.Message,
-		ObservedGeneration: o.Generation, LastTransitionTime: metav1.NewTime(now),
-	})
-	return *next
-}
-
-func sameOverrideStatus(a, b v1alpha1.ExternalBackendOverrideStatus) bool {
-	was, is := meta.FindStatusCondition(a.Conditions, v1alpha1.ConditionApplied),
-		meta.FindStatusCondition(b.Conditions, v1alpha1.ConditionApplied)
-	return a.ObservedGeneration == b.ObservedGeneration && was != nil && *was == *is
 }
 
 // overrideEvents report that another override is applied than before, or none any more.

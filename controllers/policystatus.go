@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -241,15 +240,11 @@ func (p *policyReporter) recordWithdrawn(o *v1alpha1.ExternalBackendPolicy, repo
 	}
 	clear(report.withdrawn)
 
-	text := strings.Join(names[:min(len(names), maxWithdrawn)], ", ")
-	if more := len(names) - maxWithdrawn; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
 	// The recorder merges events that differ only in their text.
 	namespace, name, _ := strings.Cut(names[0], "/")
 	related := &corev1.ObjectReference{
 		Kind: "ExternalBackend", APIVersion: v1alpha1.GroupVersion.String(), Namespace: namespace, Name: name,
 	}
 	p.recorder.Eventf(o, related, corev1.EventTypeWarning, eventPublishedTargetsDenied, "Enforce",
-		"Refuses targets that were published, of ExternalBackends: %s.", text)
+		"Refuses targets that were published, of ExternalBackends: %s.", plan.FirstFew(names, maxWithdrawn))
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -90,7 +89,7 @@ func (r *reconciliation) reportMismatch(t *serviceTraits, c *plan.Candidates) {
 		r.result.fail(v1alpha1.ReasonServiceNotFound, serviceNotFound(b), nil)
 	case len(lacking) > 0:
 		message := fmt.Sprintf("Service %q in namespace %q lacks ports of spec.ports, by name and protocol: %s. It has %s.",
-			b.EffectiveServiceName(), b.Namespace, firstFew(lacking, 5), firstFew(t.ports, 5))
+			b.EffectiveServiceName(), b.Namespace, plan.FirstFew(lacking, 5), plan.FirstFew(t.ports, 5))
 		r.result.fail(v1alpha1.ReasonPortMismatch, message, nil)
 	case r.result.ok() && t.Headless && otherTargetPort(b) != "":
 		r.result.statusInput.ProgrammedMessage = fmt.Sprintf("The Service is headless: its clients connect to the "+
@@ -103,15 +102,6 @@ func (r *reconciliation) reportMismatch(t *serviceTraits, c *plan.Candidates) {
 // serviceNotFound says where a Service was looked for.
 func serviceNotFound(b *v1alpha1.ExternalBackend) string {
 	return fmt.Sprintf("Service %q does not exist in namespace %q.", b.EffectiveServiceName(), b.Namespace)
-}
-
-// firstFew lists the first few of all, and says how many more there are.
-func firstFew(all []string, few int) string {
-	text := strings.Join(all[:min(len(all), few)], ", ")
-	if more := len(all) - few; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return cmp.Or(text, "none")
 }
 
 // otherTargetPort names the first port with a different target port; "" where there is none.

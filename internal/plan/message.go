@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,6 +56,30 @@ func capitalized(s string) string {
 
 // maxNamed is the number of targets that a message names.
 const maxNamed = 3
+
+// FirstFew lists the first few of all, and says how many more there are.
+func FirstFew(all []string, few int) string {
+	text := strings.Join(all[:min(len(all), few)], ", ")
+	if more := len(all) - few; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return cmp.Or(text, "none")
+}
+
+// maxProblems is the number of problems that a message names.
+const maxProblems = 3
+
+// describeProblems names the first problems, and says how many more there are.
+func describeProblems[T any](all []T) string {
+	var texts []string
+	for _, problem := range all[:min(len(all), maxProblems)] {
+		texts = append(texts, fmt.Sprint(problem))
+	}
+	if more := len(all) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, "; ")
+}
 
 // targetList names the first maxNamed of many targets.
 type targetList struct {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -36,17 +37,10 @@ type Overridden struct {
 	// Backend is the ExternalBackend that was given, or a copy with the spec that the override makes.
 	Backend *v1alpha1.ExternalBackend
 	Applied AppliedOverride
-	// Outcomes are parallel to the overrides.
-	Outcomes []OverrideOutcome
+	// Outcomes are the conditions Applied of the overrides, parallel to them.
+	Outcomes []metav1.Condition
 	// Next is when time alone changes an outcome; zero if it changes none.
 	Next time.Time
-}
-
-// OverrideOutcome says what has become of an override.
-type OverrideOutcome struct {
-	// Reason is that of the condition Applied, which is True with v1alpha1.ReasonApplied, Unknown
-	// with ReasonPending, and False with any other.
-	Reason, Message string
 }
 
 // Override applies the oldest of the overrides of b that holds. An override holds until its end, if
@@ -55,7 +49,7 @@ type OverrideOutcome struct {
 func Override(
 	b *v1alpha1.ExternalBackend, specKnown bool, overrides []v1alpha1.ExternalBackendOverride, now time.Time,
 ) Overridden {
-	out := Overridden{Backend: b, Outcomes: make([]OverrideOutcome, len(overrides))}
+	out := Overridden{Backend: b, Outcomes: make([]metav1.Condition, len(overrides))}
 	oldestFirst := make([]int, len(overrides))
 	for i := range oldestFirst {
 		oldestFirst[i] = i
@@ -70,17 +64,17 @@ func Override(
 		end := o.EndTime()
 		switch {
 		case !end.After(now):
-			out.Outcomes[i] = OverrideOutcome{v1alpha1.ReasonExpired, "The override has ended."}
+			out.Outcomes[i] = isFalse(v1alpha1.ReasonExpired, "The override has ended.")
 			continue
 		case b == nil:
-			out.Outcomes[i] = OverrideOutcome{v1alpha1.ReasonBackendNotFound,
-				fmt.Sprintf("There is no ExternalBackend %q in this namespace.", o.Spec.ExternalBackendRef.Name)}
+			out.Outcomes[i] = isFalse(v1alpha1.ReasonBackendNotFound,
+				fmt.Sprintf("There is no ExternalBackend %q in this namespace.", o.Spec.ExternalBackendRef.Name))
 		case !specKnown:
-			out.Outcomes[i] = OverrideOutcome{v1alpha1.ReasonPending,
-				fmt.Sprintf("The spec of ExternalBackend %q is invalid.", b.Name)}
+			out.Outcomes[i] = isUnknown(v1alpha1.ReasonPending,
+				fmt.Sprintf("The spec of ExternalBackend %q is invalid.", b.Name))
 		case out.Applied.Name != "":
-			out.Outcomes[i] = OverrideOutcome{v1alpha1.ReasonSuperseded,
-				fmt.Sprintf("ExternalBackendOverride %q is older, and is applied.", out.Applied.Name)}
+			out.Outcomes[i] = isFalse(v1alpha1.ReasonSuperseded,
+				fmt.Sprintf("ExternalBackendOverride %q is older, and is applied.", out.Applied.Name))
 		default:
 			overridden := withOverride(b, &o.Spec)
 			if out.Outcomes[i] = checkOverride(overridden, &o.Spec); out.Outcomes[i].Reason == v1alpha1.ReasonApplied {
@@ -91,6 +85,16 @@ func Override(
 		out.Next = earlier(out.Next, end)
 	}
 	return out
+}
+
+// OverrideStatus makes the status of an override with that outcome.
+func OverrideStatus(
+	o *v1alpha1.ExternalBackendOverride, outcome metav1.Condition, now time.Time,
+) v1alpha1.ExternalBackendOverrideStatus {
+	s := *o.Status.DeepCopy()
+	s.ObservedGeneration = o.Generation
+	setCondition(&s.Conditions, v1alpha1.ConditionApplied, outcome, o.Generation, now)
+	return s
 }
 
 // withOverride returns a copy of b with what an override sets.
@@ -127,32 +131,32 @@ func targetNamed(targets []v1alpha1.Target, name string) *v1alpha1.Target {
 // override sets.
 func checkOverride(
 	overridden *v1alpha1.ExternalBackend, o *v1alpha1.ExternalBackendOverrideSpec,
-) OverrideOutcome {
+) metav1.Condition {
 	if len(o.Unknown) > 0 {
-		return OverrideOutcome{v1alpha1.ReasonInvalidSpec, bounded(fmt.Sprintf(
-			"This version of the manager does not know all of spec: %s.", strings.Join(o.Unknown, ", ")), maxMessage)}
+		return isFalse(v1alpha1.ReasonInvalidSpec, fmt.Sprintf(
+			"This version of the manager does not know all of spec: %s.", strings.Join(o.Unknown, ", ")))
 	}
 	for i := range o.Targets {
 		t := &o.Targets[i]
 		switch t.AdminState {
 		case v1alpha1.AdminStateActive, v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled:
 		default:
-			return OverrideOutcome{v1alpha1.ReasonInvalidSpec, fmt.Sprintf(
-				"spec.targets[%d].adminState is %q, which is none of Active, Draining and Disabled.", i, t.AdminState)}
+			return isFalse(v1alpha1.ReasonInvalidSpec, fmt.Sprintf(
+				"spec.targets[%d].adminState is %q, which is none of Active, Draining and Disabled.", i, t.AdminState))
 		}
 		if targetNamed(overridden.Spec.Targets, t.Name) == nil {
-			return OverrideOutcome{v1alpha1.ReasonTargetNotFound, fmt.Sprintf(
+			return isFalse(v1alpha1.ReasonTargetNotFound, fmt.Sprintf(
 				"spec.targets[%d].name is %q, and ExternalBackend %q has no such target. Nothing of the override is applied.",
-				i, t.Name, overridden.Name)}
+				i, t.Name, overridden.Name))
 		}
 	}
 	if o.PinnedTier != nil && len(validatePinnedTier(overridden)) > 0 {
-		return OverrideOutcome{v1alpha1.ReasonTierNotFound, fmt.Sprintf(
-			"spec.pinnedTier is %d, and no target of ExternalBackend %q can be in that tier. Nothing of the override is applied.",
-			*o.PinnedTier, overridden.Name)}
+		return isFalse(v1alpha1.ReasonTierNotFound, fmt.Sprintf(
+			"spec.pinnedTier is %d, and no target of ExternalBackend %q can be in that tier. "+
+				"Nothing of the override is applied.", *o.PinnedTier, overridden.Name))
 	}
-	return OverrideOutcome{v1alpha1.ReasonApplied,
-		fmt.Sprintf("ExternalBackend %q is subject to %s.", overridden.Name, describeOverride(o))}
+	return isTrue(v1alpha1.ReasonApplied,
+		fmt.Sprintf("ExternalBackend %q is subject to %s.", overridden.Name, describeOverride(o)))
 }
 
 // describeOverride says what an override does.
@@ -170,11 +174,7 @@ func describeOverride(o *v1alpha1.ExternalBackendOverrideSpec) string {
 		v1alpha1.AdminStateActive, v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled,
 	} {
 		if names := named[state]; len(names) > 0 {
-			more := ""
-			if n := len(names) - maxNamed; n > 0 {
-				names, more = names[:maxNamed], fmt.Sprintf(" and %d more", n)
-			}
-			parts = append(parts, fmt.Sprintf("adminState %s of %s%s", state, strings.Join(names, ", "), more))
+			parts = append(parts, fmt.Sprintf("adminState %s of %s", state, FirstFew(names, maxNamed)))
 		}
 	}
 	return strings.Join(parts, ", ")

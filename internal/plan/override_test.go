@@ -85,20 +85,24 @@ func TestOverrideIsAppliedAsAWholeOrNotAtAll(t *testing.T) {
 			o := newOverride("night-shift", test.spec)
 			got := Override(b, true, []v1alpha1.ExternalBackendOverride{o}, overrideNow)
 
-			if want := (OverrideOutcome{test.reason, test.message}); got.Outcomes[0] != want {
+			want := isFalse(test.reason, test.message)
+			if test.reason == v1alpha1.ReasonApplied {
+				want.Status = metav1.ConditionTrue
+			}
+			if got.Outcomes[0] != want {
 				t.Errorf("the outcome is %+v, want %+v", got.Outcomes[0], want)
 			}
 			if diff := cmp.Diff(overriddenBackend(), b); diff != "" {
 				t.Errorf("the input was changed (-want +got):\n%s", diff)
 			}
-			want := overriddenBackend()
+			wantBackend := overriddenBackend()
 			if test.reason == v1alpha1.ReasonApplied {
-				want.Spec.Failover.PinnedTier = test.spec.PinnedTier
+				wantBackend.Spec.Failover.PinnedTier = test.spec.PinnedTier
 				for range test.spec.Targets {
-					want.Spec.Targets[0].AdminState = v1alpha1.AdminStateDraining
+					wantBackend.Spec.Targets[0].AdminState = v1alpha1.AdminStateDraining
 				}
 			}
-			if diff := cmp.Diff(want, got.Backend); diff != "" {
+			if diff := cmp.Diff(wantBackend, got.Backend); diff != "" {
 				t.Errorf("the spec that holds (-want +got):\n%s", diff)
 			}
 		})

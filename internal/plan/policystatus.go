@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,9 +21,6 @@ type PolicyStatusInput struct {
 	Now                                   time.Time
 }
 
-// maxProblems is the number of problems that a message names.
-const maxProblems = 3
-
 // PolicyStatus makes the status of a policy.
 func PolicyStatus(in PolicyStatusInput) v1alpha1.ExternalBackendPolicyStatus {
 	s := *in.Policy.Status.DeepCopy()
@@ -34,28 +29,16 @@ func PolicyStatus(in PolicyStatusInput) v1alpha1.ExternalBackendPolicyStatus {
 	s.SelectedExternalBackends = new(int32(in.ExternalBackends))
 	s.RefusedExternalBackends = new(int32(in.Refused))
 
-	set := func(condition string, status metav1.ConditionStatus, reason, message string) {
-		meta.SetStatusCondition(&s.Conditions, metav1.Condition{
-			Type: condition, Status: status, Reason: reason, Message: bounded(message, maxMessage),
-			ObservedGeneration: in.Policy.Generation, LastTransitionTime: metav1.NewTime(in.Now),
-		})
+	set := func(condition string, c metav1.Condition) {
+		setCondition(&s.Conditions, condition, c, in.Policy.Generation, in.Now)
 	}
 	if len(in.Problems) == 0 {
-		set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The policy can be acted on.")
+		set(v1alpha1.ConditionAccepted, isTrue(v1alpha1.ReasonAccepted, "The policy can be acted on."))
 		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionStalled)
 		return s
 	}
 	message := describeProblems(in.Problems)
-	set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, message)
-	set(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonInvalidSpec, message)
+	set(v1alpha1.ConditionAccepted, isFalse(v1alpha1.ReasonInvalidSpec, message))
+	set(v1alpha1.ConditionStalled, isTrue(v1alpha1.ReasonInvalidSpec, message))
 	return s
-}
-
-// describeProblems names the first problems.
-func describeProblems(problems []string) string {
-	text := strings.Join(problems[:min(len(problems), maxProblems)], "; ")
-	if more := len(problems) - maxProblems; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
-	}
-	return text
 }

@@ -12,8 +12,13 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 )
 
-// The methods below assess one condition each. They return the zero Condition if the previous one
-// holds.
+// setCondition sets a condition of an object of that generation. Its time changes only with its
+// status.
+func setCondition(all *[]metav1.Condition, condition string, c metav1.Condition, generation int64, now time.Time) {
+	c.Type, c.Message = condition, bounded(c.Message, maxMessage)
+	c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(now)
+	meta.SetStatusCondition(all, c)
+}
 
 func isTrue(reason, message string) metav1.Condition {
 	return metav1.Condition{Status: metav1.ConditionTrue, Reason: reason, Message: message}
@@ -26,6 +31,9 @@ func isFalse(reason, message string) metav1.Condition {
 func isUnknown(reason, message string) metav1.Condition {
 	return metav1.Condition{Status: metav1.ConditionUnknown, Reason: reason, Message: message}
 }
+
+// The methods below assess one condition each. They return the zero Condition if the previous one
+// holds.
 
 func (w *statusWriter) accepted() metav1.Condition {
 	if w.Invalid != "" {

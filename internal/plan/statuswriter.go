@@ -74,7 +74,5 @@ func (w *statusWriter) set(condition string, c metav1.Condition) {
 	if c.Status == "" {
 		return
 	}
-	c.Type, c.Message = condition, bounded(c.Message, maxMessage)
-	c.ObservedGeneration, c.LastTransitionTime = w.Backend.Generation, metav1.NewTime(w.Now)
-	meta.SetStatusCondition(&w.out.Conditions, c)
+	setCondition(&w.out.Conditions, condition, c, w.Backend.Generation, w.Now)
 }

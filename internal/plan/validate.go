@@ -2,9 +2,7 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metadata "k8s.io/apimachinery/pkg/api/validation"
@@ -14,9 +12,6 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
-
-// maxErrors is the number of errors that a message shows.
-const maxErrors = 3
 
 // Validate checks the spec: what the schema can't check, and again what a newer schema may have let
 // through. live is the Service that spec.serviceRef names, or nil. The message names each field and
@@ -30,14 +25,7 @@ func Validate(b *v1alpha1.ExternalBackend, live *corev1.Service) string {
 			"kube-proxy knows no names: the Service of serviceRef must be headless"))
 	}
 
-	var texts []string
-	for _, e := range errs[:min(len(errs), maxErrors)] {
-		texts = append(texts, e.Error())
-	}
-	if more := len(errs) - len(texts); more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(texts, "; ")
+	return describeProblems(errs)
 }
 
 // validateMetadata checks the form of keys. The schema checks the values, and how many there are.

@@ -83,11 +83,10 @@ func deleteOverride(h *harness.Test, name string) {
 	}
 }
 
-// waitApplied waits until kubectl shows this reason for an override.
+// waitApplied waits until an override has this reason, and wants kubectl to show it.
 func waitApplied(h *harness.Test, name, reason string) {
 	h.T.Helper()
-	kubectl(h, "wait", "-n", h.Namespace, "externalbackendoverride", name, "--timeout="+harness.Patience.String(),
-		`--for=jsonpath={.status.conditions[?(@.type=="Applied")].reason}=`+reason)
+	h.WaitOverride(name, reason)
 	if row := kubectl(h, "get", "-n", h.Namespace, "extbeo", name, "--no-headers"); !strings.Contains(row, reason) {
 		h.T.Errorf("kubectl get shows %q, without %s", row, reason)
 	}

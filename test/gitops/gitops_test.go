@@ -181,8 +181,9 @@ func TestActionsOfArgoCD(t *testing.T) {
 	}
 }
 
-// The actions drain and disable differ in the adminState alone.
-func TestDrainAndDisableAreAlike(t *testing.T) {
+// An action of Argo CD calls no other script. So each has the whole text, and they differ only in
+// what they set: drain and disable in the adminState alone, pin in its parameter, too.
+func TestActionsDifferOnlyInWhatTheySet(t *testing.T) {
 	text := func(action string) string {
 		content, err := os.ReadFile(customizations + "/external-backend.io/ExternalBackend/actions/" + action + "/action.lua")
 		if err != nil {
@@ -191,6 +192,14 @@ func TestDrainAndDisableAreAlike(t *testing.T) {
 		return string(content)
 	}
 	if strings.Replace(text("drain"), `"Draining"`, `"Disabled"`, 1) != text("disable") {
-		t.Error("they differ in more")
+		t.Error("drain and disable differ in more")
+	}
+	common := func(action, sets string) string {
+		_, rest, _ := strings.Cut(text(action), "\nlocal hours = ")
+		return strings.Replace(rest, sets, "", 1)
+	}
+	pin := common("pin", "pinnedTier = tier")
+	if pin == "" || pin != common("drain", `targets = {{name = target, adminState = "Draining"}}`) {
+		t.Error("pin and drain differ in more")
 	}
 }

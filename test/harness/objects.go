@@ -208,6 +208,21 @@ func (h *Test) WaitCondition(
 	return b
 }
 
+// WaitOverride waits until the condition Applied of an ExternalBackendOverride has the reason.
+func (h *Test) WaitOverride(name, reason string) {
+	h.T.Helper()
+	h.Eventually(fmt.Sprintf("override %s to be %s", name, reason), func() error {
+		o := &v1alpha1.ExternalBackendOverride{}
+		if err := h.Client.Get(h.T.Context(), h.Key(name), o); err != nil {
+			return err
+		}
+		if is := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionApplied); is == nil || is.Reason != reason {
+			return fmt.Errorf("it has conditions %s", conditions(o.Status.Conditions))
+		}
+		return nil
+	})
+}
+
 func conditions(all []metav1.Condition) string {
 	var text strings.Builder
 	for _, c := range all {

@@ -1,16 +1,12 @@
 package integration
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/test/gitops"
@@ -37,7 +33,7 @@ func TestActionsOfArgoCDPinAndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := created.Object.GetName()
-	waitOverride(h, name, v1alpha1.ReasonApplied)
+	h.WaitOverride(name, v1alpha1.ReasonApplied)
 	b := h.Backend("web")
 	if b.Generation != before || b.Status.Override != name || *b.Status.ActiveTier != 1 {
 		t.Errorf("generation %d, status.override %q, tier %d", b.Generation, b.Status.Override, *b.Status.ActiveTier)
@@ -55,7 +51,7 @@ func TestActionsOfArgoCDPinAndResume(t *testing.T) {
 	if err := h.Client.Update(t.Context(), ended.Object); err != nil {
 		t.Fatal(err)
 	}
-	waitOverride(h, name, v1alpha1.ReasonExpired)
+	h.WaitOverride(name, v1alpha1.ReasonExpired)
 	if b := h.Backend("web"); b.Generation != before || b.Status.Override != "" || *b.Status.ActiveTier != 0 {
 		t.Errorf("generation %d, status.override %q, tier %d", b.Generation, b.Status.Override, *b.Status.ActiveTier)
 	}
@@ -98,36 +94,11 @@ func actionDisabled(h *harness.Test, kind, name, action string) bool {
 	return !offered || disabled
 }
 
-// waitOverride waits until the ExternalBackend's status and that of the override agree.
-func waitOverride(h *harness.Test, name, reason string) {
-	h.T.Helper()
-	h.Eventually("an override that is "+reason, func() error {
-		o := &v1alpha1.ExternalBackendOverride{}
-		if err := h.Client.Get(h.T.Context(), h.Key(name), o); err != nil {
-			return err
-		}
-		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionApplied)
-		if c == nil || c.Reason != reason {
-			return fmt.Errorf("its condition is %+v", c)
-		}
-		return nil
-	})
-}
-
 // recordInput writes a live object into the testdata of the actions of its kind.
 func recordInput(h *harness.Test, kind, name, file string) {
 	h.T.Helper()
-	if !*recordStates {
-		return
-	}
-	o := live(h, kind, name)
-	o.SetManagedFields(nil) // kubectl get -o yaml leaves them out
-	text, err := yaml.Marshal(o.Object)
-	if err != nil {
-		h.T.Fatal(err)
-	}
-	path := filepath.Join(customizations, v1alpha1.GroupVersion.Group, kind, "actions", "testdata", file+".yaml")
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		h.T.Fatal(err)
+	if *recordStates {
+		folder := filepath.Join(customizations, v1alpha1.GroupVersion.Group, kind, "actions", "testdata")
+		recordObject(h, live(h, kind, name), filepath.Join(folder, file+".yaml"))
 	}
 }

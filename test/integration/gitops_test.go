@@ -215,15 +215,8 @@ func wantGitOps(h *harness.Test, kind, name string, s gitopsState) {
 func recordState(h *harness.Test, name string, o *unstructured.Unstructured, health gitops.Health) {
 	h.T.Helper()
 	folder := filepath.Join(customizations, v1alpha1.GroupVersion.Group, o.GetKind())
-	o.SetManagedFields(nil) // kubectl get -o yaml leaves them out
-	text, err := yaml.Marshal(o.Object)
-	if err != nil {
-		h.T.Fatal(err)
-	}
 	path := filepath.Join("testdata", name+".yaml")
-	if err := os.WriteFile(filepath.Join(folder, path), text, 0o644); err != nil {
-		h.T.Fatal(err)
-	}
+	recordObject(h, o, filepath.Join(folder, path))
 	recorded.Lock()
 	defer recorded.Unlock()
 	entry, err := yaml.Marshal([]any{map[string]any{
@@ -245,6 +238,19 @@ func recordState(h *harness.Test, name string, o *unstructured.Unstructured, hea
 		tests += entries[name]
 	}
 	if err := os.WriteFile(filepath.Join(folder, "health_test.yaml"), []byte(tests), 0o644); err != nil {
+		h.T.Fatal(err)
+	}
+}
+
+// recordObject writes the object as kubectl get -o yaml prints it.
+func recordObject(h *harness.Test, o *unstructured.Unstructured, path string) {
+	h.T.Helper()
+	o.SetManagedFields(nil)
+	text, err := yaml.Marshal(o.Object)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
 		h.T.Fatal(err)
 	}
 }

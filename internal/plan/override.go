@@ -79,7 +79,7 @@ func Override(
 			overridden := withOverride(b, &o.Spec)
 			if out.Outcomes[i] = checkOverride(overridden, &o.Spec); out.Outcomes[i].Reason == v1alpha1.ReasonApplied {
 				out.Backend = overridden
-				out.Applied = AppliedOverride{o.Name, o.UID, o.Generation, o.Spec.PinnedTier != nil, describeOverride(&o.Spec)}
+				out.Applied = AppliedOverride{o.Name, o.UID, o.Generation, o.Spec.PinnedTier != nil, DescribeOverride(&o.Spec)}
 			}
 		}
 		out.Next = earlier(out.Next, end)
@@ -156,11 +156,11 @@ func checkOverride(
 				"Nothing of the override is applied.", *o.PinnedTier, overridden.Name))
 	}
 	return isTrue(v1alpha1.ReasonApplied,
-		fmt.Sprintf("ExternalBackend %q is subject to %s.", overridden.Name, describeOverride(o)))
+		fmt.Sprintf("ExternalBackend %q is subject to %s.", overridden.Name, DescribeOverride(o)))
 }
 
-// describeOverride says what an override does.
-func describeOverride(o *v1alpha1.ExternalBackendOverrideSpec) string {
+// DescribeOverride says for people what an override sets.
+func DescribeOverride(o *v1alpha1.ExternalBackendOverrideSpec) string {
 	var parts []string
 	if o.PinnedTier != nil {
 		parts = append(parts, fmt.Sprintf("pinnedTier %d", *o.PinnedTier))

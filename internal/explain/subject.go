@@ -44,7 +44,8 @@ func (s *subject) address() string {
 	return ""
 }
 
-// publishedBy returns the endpoints of the slices that owns accepts. A name that is published itself is an endpoint without an address.
+// publishedBy returns the endpoints of the slices that owns accepts. A name that is published
+// itself is an endpoint without an address.
 func publishedBy(all []*discoveryv1.EndpointSlice, owns func(*discoveryv1.EndpointSlice) bool) []*publishedEndpoint {
 	var out []*publishedEndpoint
 	for _, s := range all {

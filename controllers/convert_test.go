@@ -81,21 +81,3 @@ func TestAllReferencedRootsAreTrusted(t *testing.T) {
 		t.Errorf("one is missing: %d certificates", n)
 	}
 }
-
-// TestOnlyKnownTrafficDistributionsGetHints: trafficDistribution is an open set of words. Endpoints
-// get hints for those that we know.
-func TestOnlyKnownTrafficDistributionsGetHints(t *testing.T) {
-	for distribution, want := range map[string][2]bool{
-		"PreferClose":    {true, false},
-		"PreferSameZone": {true, false},
-		"PreferSameNode": {true, true},
-		"PreferFar":      {false, false},
-	} {
-		if zones, nodes := hints(&distribution); zones != want[0] || nodes != want[1] {
-			t.Errorf("%s: zones %t, nodes %t", distribution, zones, nodes)
-		}
-	}
-	if zones, nodes := hints(nil); zones || nodes {
-		t.Error("hints without trafficDistribution")
-	}
-}

@@ -17,12 +17,9 @@ import (
 
 // slicePlan is what publish goes by.
 type slicePlan struct {
-	traits      serviceTraits
-	candidates  plan.Candidates
-	publication plan.Publication
-	changes     endpointslice.Changes
-	// handedOver reports whether others' endpoints may be removed once the changes are written.
-	handedOver bool
+	plan.PlannedEndpoints
+	traits  plan.ServiceTraits
+	changes endpointslice.Changes
 }
 
 // publish writes the slices with the endpoints.
@@ -30,14 +27,14 @@ func (r *reconciliation) publish(ctx context.Context) {
 	p := r.planSlices()
 	written := r.applySlices(ctx, p.changes)
 	// After a failure the Service may not be ours, and its other endpoints with it.
-	if p.handedOver && written && r.result.ok() {
+	if p.HandedOver && written && r.result.ok() {
 		r.removeForeignEndpoints(ctx)
 	}
-	r.reportMismatch(&p.traits, &p.candidates)
+	r.reportMismatch(&p.traits, &p.Candidates)
 
-	r.result.next = earlier(r.result.next, p.publication.Next)
+	r.result.next = earlier(r.result.next, p.Publication.Next)
 	status := &r.result.statusInput
-	status.Candidates, status.Publication = &p.candidates, &p.publication
+	status.Candidates, status.Publication = &p.Candidates, &p.Publication
 	status.Blind = r.state.engines.blind()
 }
 
@@ -72,33 +69,24 @@ func (r *reconciliation) publishAhead(ctx context.Context) bool {
 // planSlices goes from names to addresses, from addresses to endpoints, from endpoints to slices.
 func (r *reconciliation) planSlices() slicePlan {
 	o, state, engines := r.observed, &r.state.planning, &r.state.engines
-	traits := r.serviceTraits()
-	template := r.template(traits)
+	p := slicePlan{traits: r.serviceTraits()}
+	template := r.template(p.traits)
 	published := endpointslice.Published(r.slices, o.handover...)
-	answers := r.resolve(traits.Families, published)
-
-	candidates := state.cache.Candidates(plan.Input{
-		Backend: r.backend, Families: traits.Families, Headless: traits.Headless, ServesPort: traits.ServesPort,
-		Answers: answers, Permit: permit(o.view), Rules: o.view, Published: published, Status: o.status,
-		Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes, NamedAddrs: state.named,
-		Override: o.overridden.Applied, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
-	}, template)
-	r.probe(&candidates)
-	state.siblings, state.named, state.refused = o.siblings, candidates.NamedAddrs(state.named), nil
-
-	publication := plan.Publish(plan.PublishInput{
-		Backend: r.backend, Published: published, State: engines.state, TierState: state.tier,
-		PublishNotReady: traits.PublishNotReady, Now: r.now(),
-	}, &candidates)
-	state.tier = new(publication.TierState) // a copy, so that the rest of publication can be freed
-	p := slicePlan{traits: traits, candidates: candidates, publication: publication}
-	allVerdicts := publication.HasAllVerdicts(&candidates)
-	conditions, handedOver := plan.HandOver(candidates.Endpoints, publication.Conditions, o.handover, allVerdicts)
-	p.handedOver = handedOver
+	p.PlannedEndpoints = state.cache.PlanEndpoints(plan.EndpointsInput{
+		Input: plan.Input{
+			Backend: r.backend, Answers: r.resolve(p.traits.Families, published), Permit: permit(o.view), Rules: o.view,
+			Status: o.status, Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes,
+			NamedAddrs: state.named, Override: o.overridden.Applied, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
+		},
+		Traits: p.traits, Template: template, Existing: published, Handover: o.handover, Probe: r.probe, TierState: state.tier,
+	})
+	state.siblings, state.named, state.refused = o.siblings, p.Candidates.NamedAddrs(state.named), nil
+	state.tier = new(p.Publication.TierState) // a copy, so that the rest of the publication can be freed
+	candidates, conditions := p.Candidates, p.Conditions
 	r.planned = sync.OnceValue(func() []endpointslice.Endpoint { return candidates.WithConditions(conditions) })
 
 	if r.oldService == nil {
-		p.changes = state.cache.Slices(&candidates, conditions)
+		p.changes = state.cache.Slices(&p.Candidates, conditions)
 		return p
 	}
 	old := plan.OldPortsInput{Backend: r.backend, Live: r.oldService, Published: published, Permit: permit(o.view)}
@@ -120,13 +108,13 @@ func (r *reconciliation) resolve(
 	return names.answers(r.Resolver.Snapshot(r.key()))
 }
 
-// probe hands the planned probes to the prober and takes its verdicts.
-func (r *reconciliation) probe(c *plan.Candidates) {
+// probe hands the planned probes to the prober, takes its verdicts and returns them.
+func (r *reconciliation) probe(c *plan.Candidates) func(probe int) plan.ProbeState {
 	b, engines := r.backend, &r.state.engines
 	if b.Spec.HealthCheck == nil {
 		r.Prober.Forget(r.key())
 		engines.stopProbing()
-		return
+		return engines.state
 	}
 	probes, changed := c.Probes(engines.probes)
 	if changed || engines.endpoints == nil || engines.generation != b.Generation {
@@ -136,6 +124,7 @@ func (r *reconciliation) probe(c *plan.Candidates) {
 	}
 	r.Prober.Sync(r.key(), healthCheck(b.Spec.HealthCheck, r.state.planning.refs), engines.endpoints)
 	engines.verdicts = verdicts{probes: probes, states: r.Prober.States(r.key())}
+	return engines.state
 }
 
 // publishName writes the slice with the name of the target itself.

@@ -49,20 +49,13 @@ func (r *reconciliation) targetNames(f plan.Families, published *endpointslice.P
 // publishedAddrs returns the published addresses of the targets that choose accepts, by target.
 func (n *targetNames) publishedAddrs(choose func(target string) bool) map[string][]resolve.Addr {
 	out := map[string][]resolve.Addr{}
-	for _, e := range n.published.Endpoints() {
-		question, ok := n.questions[e.Target]
-		if !ok || !e.DrainUntil.IsZero() || !choose(e.Target) {
+	for target, addrs := range plan.PublishedAddrs(n.backend, n.published) {
+		if _, asked := n.questions[target]; !asked || !choose(target) {
 			continue
 		}
-		addr := resolve.Addr{IP: e.Addr, Rank: e.Rank}
-		if question.SRV { // the port of the record is that of the first of spec.ports
-			for _, p := range e.Ports {
-				if p.Name == n.backend.Spec.Ports[0].Name {
-					addr.Port = uint16(p.Port)
-				}
-			}
+		for _, a := range addrs {
+			out[target] = append(out[target], resolve.Addr(a))
 		}
-		out[e.Target] = append(out[e.Target], addr)
 	}
 	return out
 }

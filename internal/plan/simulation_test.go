@@ -78,20 +78,10 @@ func (s *simulation) plan(t *testing.T) (changes endpointslice.Changes) {
 
 	published := endpointslice.Published(slices.Collect(maps.Values(s.slices)), s.foreign...)
 	before := s.backend.DeepCopy()
-	c := s.cache.Candidates(s.input(published), endpointslice.Template{
-		Namespace: "default", Service: s.service.Name, Backend: "shop", Headless: Headless(s.service),
-		ZoneHints: s.service.Spec.TrafficDistribution != nil, Max: 100,
-	})
-	s.probes, _ = c.Probes(s.probes)
-	s.named = c.NamedAddrs(s.named)
-	p := Publish(PublishInput{
-		Backend: s.backend, Published: published, State: s.probeStates(), TierState: s.tier,
-		PublishNotReady: s.service.Spec.PublishNotReadyAddresses, Now: s.now,
-	}, &c)
-	s.tier = &p.TierState
-
-	conditions, done := HandOver(c.Endpoints, p.Conditions, s.foreign, p.HasAllVerdicts(&c))
-	changes = s.cache.Slices(&c, conditions)
+	out := s.cache.PlanEndpoints(s.input(published))
+	c, p := out.Candidates, out.Publication
+	s.named, s.tier = c.NamedAddrs(s.named), &p.TierState
+	changes = s.cache.Slices(&c, out.Conditions)
 	for _, slice := range slices.Concat(changes.Create, changes.Update) {
 		s.slices[slice.Name] = slice
 	}
@@ -109,23 +99,26 @@ func (s *simulation) plan(t *testing.T) (changes endpointslice.Changes) {
 	if !p.Next.IsZero() {
 		fmt.Fprintf(&s.out, "next look in %s\n", p.Next.Sub(s.now))
 	}
-	if len(s.foreign) > 0 && done {
+	if len(s.foreign) > 0 && out.HandedOver {
 		s.out.WriteString("the foreign endpoints go\n")
 		s.foreign = nil
 	}
 	return changes
 }
 
-func (s *simulation) input(published *endpointslice.PublishedEndpoints) Input {
-	return Input{
-		Backend: s.backend, Families: FamiliesOf(s.service), Headless: Headless(s.service),
-		ServesPort: func(p *v1alpha1.Port) bool { return ServesPort(s.service, p) },
-		Answers:    maps.Clone(s.answers), Permit: s.permit, Rules: s.rules, Published: published, Status: s.status,
-		Siblings: []Sibling{
-			{Name: "sibling", Older: true, Endpoints: s.older},
-			{Name: "sibling", Endpoints: s.younger},
+func (s *simulation) input(published *endpointslice.PublishedEndpoints) EndpointsInput {
+	traits := TraitsOf(s.service)
+	return EndpointsInput{
+		Input: Input{
+			Backend: s.backend, Answers: maps.Clone(s.answers), Permit: s.permit, Rules: s.rules, Status: s.status,
+			Siblings: []Sibling{
+				{Name: "sibling", Older: true, Endpoints: s.older},
+				{Name: "sibling", Endpoints: s.younger},
+			},
+			Probes: s.probes, NamedAddrs: s.named, Max: s.max, Now: s.now,
 		},
-		Probes: s.probes, NamedAddrs: s.named, Max: s.max, Now: s.now,
+		Traits: traits, Template: SliceTemplate(s.backend, s.service, &traits, nil, 100),
+		Existing: published, Handover: s.foreign, Probe: s.probeStates, TierState: s.tier,
 	}
 }
 
@@ -154,7 +147,8 @@ func (s *simulation) writeService(t *testing.T) (conflict string) {
 }
 
 // probeStates plays the prober. An endpoint that it has not seen before has its seed.
-func (s *simulation) probeStates() func(int) ProbeState {
+func (s *simulation) probeStates(c *Candidates) func(int) ProbeState {
+	s.probes, _ = c.Probes(s.probes)
 	out := map[ProbeID]ProbeState{}
 	for _, p := range s.probes {
 		state, known := s.engine[p.ID]

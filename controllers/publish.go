@@ -78,7 +78,8 @@ func (r *reconciliation) planSlices() slicePlan {
 			Status: o.status, Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes,
 			NamedAddrs: state.named, Override: o.overridden.Applied, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 		},
-		Traits: p.traits, Template: template, Existing: published, Handover: o.handover, Probe: r.probe, TierState: state.tier,
+		Traits: p.traits, Template: template, Existing: published, Handover: o.handover,
+		Probe: r.probe, TierState: state.tier,
 	})
 	state.siblings, state.named, state.refused = o.siblings, p.Candidates.NamedAddrs(state.named), nil
 	state.tier = new(p.Publication.TierState) // a copy, so that the rest of the publication can be freed

@@ -70,8 +70,8 @@ func hints(distribution *string) (zones, nodes bool) {
 	return false, false
 }
 
-// SliceTemplate returns what all slices of b have in common. service is the Service in front of them,
-// or nil. No slice has a name of taken, or more than most endpoints.
+// SliceTemplate returns what all slices of b have in common. service is the Service in front of
+// them, or nil. No slice has a name of taken, or more than most endpoints.
 func SliceTemplate(
 	b *v1alpha1.ExternalBackend, service *corev1.Service, t *ServiceTraits, taken map[string]bool, most int,
 ) endpointslice.Template {

@@ -107,6 +107,7 @@ It exits with 0, with 1 after an error, and with 2 if it found something that is
 	}
 
 	root.AddCommand(
+		newExplainCommand(p),
 		newVersionCommand(p),
 	)
 	return root

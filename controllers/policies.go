@@ -15,6 +15,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/policy"
+	"github.com/external-backend/operator/internal/translate"
 )
 
 // policyDelay is how long further changes of policies, Nodes and ServiceCIDRs are gathered after
@@ -199,7 +200,7 @@ func (p *policies) compileLocked(ctx context.Context) error {
 	}
 	set, problems := policy.Compile(policy.Input{
 		Policies:      list.Items,
-		ClusterRanges: clusterRanges(p.options.ClusterCIDRs, nodes.Items, cidrs.Items),
+		ClusterRanges: translate.ClusterRanges(p.options.ClusterCIDRs, nodes.Items, cidrs.Items),
 		DefaultDeny:   p.options.DefaultDeny,
 		ClusterDomain: p.options.ClusterDomain,
 	})
@@ -216,32 +217,4 @@ func (p *policies) compileLocked(ctx context.Context) error {
 		p.sources[i] = policySource{uid: o.UID, generation: o.Generation, problems: byPolicy[o.Name]}
 	}
 	return nil
-}
-
-// clusterRanges returns the Service, pod and node addresses of this cluster. It leaves out what
-// can't be parsed.
-func clusterRanges(
-	declared []netip.Prefix, nodes []corev1.Node, cidrs []networkingv1.ServiceCIDR,
-) policy.ClusterRanges {
-	out := policy.ClusterRanges{Declared: declared}
-	discover := func(texts ...string) {
-		for _, text := range texts {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				out.Discovered = append(out.Discovered, p)
-			}
-		}
-	}
-	for i := range cidrs {
-		discover(cidrs[i].Spec.CIDRs...)
-	}
-	for i := range nodes {
-		discover(nodes[i].Spec.PodCIDR)
-		discover(nodes[i].Spec.PodCIDRs...)
-		for _, a := range nodes[i].Status.Addresses {
-			if ip, err := netip.ParseAddr(a.Address); err == nil {
-				out.NodeAddresses = append(out.NodeAddresses, ip)
-			}
-		}
-	}
-	return out
 }

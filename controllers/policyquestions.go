@@ -10,6 +10,7 @@ import (
 	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/resolve"
+	"github.com/external-backend/operator/internal/translate"
 )
 
 // filterPublished separates the endpoints that policy allows from those that it refuses.
@@ -19,7 +20,7 @@ func (r *reconciliation) filterPublished(
 	view := r.observed.view
 	return plan.FilterPublished(plan.FilterInput{
 		Backend: r.backend, Published: endpointslice.Published(published).Endpoints(), Withdrawn: refused,
-		NamedAddrs: r.state.planning.named, Permit: permit(view), PermitUnnamed: permitUnnamed(view),
+		NamedAddrs: r.state.planning.named, Permit: translate.Permit(view), PermitUnnamed: translate.PermitUnnamed(view),
 	})
 }
 
@@ -30,7 +31,7 @@ func (o *observation) nameNotes(b *v1alpha1.ExternalBackend) plan.TargetNotes {
 	if plan.Resolves(b) {
 		return notes
 	}
-	d := o.view.Name(b.Spec.Targets[0].Hostname, targetPorts(b, &b.Spec.Targets[0])...)
+	d := o.view.Name(b.Spec.Targets[0].Hostname, translate.TargetPorts(b, &b.Spec.Targets[0])...)
 	if !d.Allowed {
 		notes.Denied = d.Kind.String()
 	}
@@ -58,13 +59,13 @@ func (o *observation) withPublishableName(b *v1alpha1.ExternalBackend) *v1alpha1
 func (r *reconciliation) permittedDNS() resolve.Config {
 	spec, refs := r.backend.Spec.DNS, r.state.planning.refs
 	if spec == nil || len(spec.Nameservers) == 0 {
-		return dnsConfig(spec, nil, refs.dnsMissing, refs)
+		return translate.DNSConfig(spec, nil, refs.dnsMissing, refs.dnsRoots, refs.dnsIdentity)
 	}
 
 	status := &r.result.statusInput
 	var allowed []netip.AddrPort
 	for i, text := range spec.Nameservers {
-		ns, err := parseNameserver(text, spec.Transport)
+		ns, err := translate.ParseNameserver(text, spec.Transport)
 		d := r.observed.view.Nameserver(ns)
 		d.Allowed = d.Allowed && err == nil
 		if d.Allowed {
@@ -78,5 +79,6 @@ func (r *reconciliation) permittedDNS() resolve.Config {
 			status.NameserverAudited = field
 		}
 	}
-	return dnsConfig(spec, allowed, refs.dnsMissing || len(allowed) == 0, refs)
+	return translate.DNSConfig(
+		spec, allowed, refs.dnsMissing || len(allowed) == 0, refs.dnsRoots, refs.dnsIdentity)
 }

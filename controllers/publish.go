@@ -13,6 +13,7 @@ import (
 
 	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/translate"
 )
 
 // slicePlan is what publish goes by.
@@ -74,7 +75,7 @@ func (r *reconciliation) planSlices() slicePlan {
 	published := endpointslice.Published(r.slices, o.handover...)
 	p.PlannedEndpoints = state.cache.PlanEndpoints(plan.EndpointsInput{
 		Input: plan.Input{
-			Backend: r.backend, Answers: r.resolve(p.traits.Families, published), Permit: permit(o.view), Rules: o.view,
+			Backend: r.backend, Answers: r.resolve(p.traits.Families, published), Permit: translate.Permit(o.view), Rules: o.view,
 			Status: o.status, Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes,
 			NamedAddrs: state.named, Override: o.overridden.Applied, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 		},
@@ -90,7 +91,7 @@ func (r *reconciliation) planSlices() slicePlan {
 		p.changes = state.cache.Slices(&p.Candidates, conditions)
 		return p
 	}
-	old := plan.OldPortsInput{Backend: r.backend, Live: r.oldService, Published: published, Permit: permit(o.view)}
+	old := plan.OldPortsInput{Backend: r.backend, Live: r.oldService, Published: published, Permit: translate.Permit(o.view)}
 	withOldPorts := candidates.WithOldPorts(old, r.desired())
 	r.planned = func() []endpointslice.Endpoint { return withOldPorts }
 	_, p.changes = endpointslice.Plan(template, withOldPorts, nil, r.slices)
@@ -102,11 +103,11 @@ func (r *reconciliation) planSlices() slicePlan {
 func (r *reconciliation) resolve(
 	families plan.Families, published *endpointslice.PublishedEndpoints,
 ) map[string]plan.Answer {
-	names := r.targetNames(families, published)
+	names := translate.NamesOf(r.backend, r.observed.view, families, published)
 	engines := &r.state.engines
-	r.Resolver.Sync(r.key(), r.permittedDNS(), names.wanted(!engines.namesHandedOver))
+	r.Resolver.Sync(r.key(), r.permittedDNS(), names.Wanted(!engines.namesHandedOver))
 	engines.namesHandedOver = true
-	return names.answers(r.Resolver.Snapshot(r.key()))
+	return names.Answers(r.Resolver.Snapshot(r.key()))
 }
 
 // probe hands the planned probes to the prober, takes its verdicts and returns them.
@@ -119,11 +120,11 @@ func (r *reconciliation) probe(c *plan.Candidates) func(probe int) plan.ProbeSta
 	}
 	probes, changed := c.Probes(engines.probes)
 	if changed || engines.endpoints == nil || engines.generation != b.Generation {
-		endpoints, dial := probeEndpoints(probes)
+		endpoints, dial := translate.ProbeEndpoints(probes)
 		engines.endpoints, engines.generation = endpoints, b.Generation
 		engines.dial.Store(&dial)
 	}
-	r.Prober.Sync(r.key(), healthCheck(b.Spec.HealthCheck, r.state.planning.refs), engines.endpoints)
+	r.Prober.Sync(r.key(), translate.HealthCheck(b.Spec.HealthCheck, r.state.planning.refs.credentials()), engines.endpoints)
 	engines.verdicts = verdicts{probes: probes, states: r.Prober.States(r.key())}
 	return engines.state
 }

@@ -3,22 +3,19 @@ package controllers
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"fmt"
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/credentials"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/translate"
 )
 
 const (
@@ -47,6 +44,13 @@ type references struct {
 	read         time.Time // last
 	missingSince time.Time
 	failures     int // how many times in a row the API server did not answer
+}
+
+// credentials returns what a health check needs.
+func (r *references) credentials() translate.Credentials {
+	return translate.Credentials{
+		Roots: r.checkRoots, Certificate: r.certificate, Identity: r.checkIdentity, Missing: r.checkMissing,
+	}
 }
 
 // period returns how long after the last time they are read again.
@@ -104,24 +108,28 @@ func readReferences(
 	}
 
 	// The client logs bodies at high verbosity, which must not happen to Secrets.
-	check := referenceReader{ctx: logr.NewContext(ctx, logr.Discard()), live: live, namespace: b.Namespace}
+	silent := logr.NewContext(ctx, logr.Discard())
+	check := credentials.Reader{Live: live, Namespace: b.Namespace, NotPermitted: func(kind, name string) string {
+		return fmt.Sprintf("the operator may not read %s %q: bind the ClusterRole external-backend-reference-reader "+
+			"to its ServiceAccount by a RoleBinding in namespace %q", kind, name, b.Namespace)
+	}}
 	dns := check
 	out := references{generation: b.Generation}
 	if t := checkTLS(b); t != nil {
-		out.checkRoots = check.roots("spec.healthCheck.tls.caCertificateRefs", t.CACertificateRefs)
+		out.checkRoots = check.Roots(silent, "spec.healthCheck.tls.caCertificateRefs", t.CACertificateRefs)
 		if t.ClientCertificateRef != nil {
-			out.certificate = check.certificate("spec.healthCheck.tls.clientCertificateRef", t.ClientCertificateRef)
+			out.certificate = check.Certificate(silent, "spec.healthCheck.tls.clientCertificateRef", t.ClientCertificateRef)
 		}
-		out.checkIdentity = check.identity()
+		out.checkIdentity = check.Identity()
 	}
 	if t := dnsTLS(b); t != nil {
-		out.dnsRoots = dns.roots("spec.dns.tls.caCertificateRefs", t.CACertificateRefs)
-		out.dnsIdentity = dns.identity()
+		out.dnsRoots = dns.Roots(silent, "spec.dns.tls.caCertificateRefs", t.CACertificateRefs)
+		out.dnsIdentity = dns.Identity()
 	}
 
-	out.checkMissing, out.dnsMissing = !check.complete(), !dns.complete()
-	out.problem = cmp.Or(check.problem, dns.problem)
-	if err := cmp.Or(check.err, dns.err); err != nil {
+	out.checkMissing, out.dnsMissing = !check.Complete(), !dns.Complete()
+	out.problem = cmp.Or(check.Problem, dns.Problem)
+	if err := cmp.Or(check.Err, dns.Err); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Can't read a reference, what was read before stays")
 		failures := before.failures + 1
 		if before.generation == b.Generation {
@@ -135,118 +143,4 @@ func readReferences(
 		out.missingSince = before.missingSince
 	}
 	return out
-}
-
-// referenceReader reads references one by one and remembers the first that can't be used.
-type referenceReader struct {
-	ctx       context.Context
-	live      client.Reader
-	namespace string
-	digest    []byte
-	problem   plan.References // with a reference, for users
-	err       error           // of the API server, which says nothing about the reference
-}
-
-// complete reports whether everything could be read.
-func (r *referenceReader) complete() bool { return r.problem.Reason == "" && r.err == nil }
-
-// identity returns a digest of everything that has been read since the last call.
-func (r *referenceReader) identity() string {
-	sum := sha256.Sum256(r.digest)
-	r.digest = nil
-	return hex.EncodeToString(sum[:])
-}
-
-// roots returns a pool of the certificates of all refs. It returns nil if there are no refs, which
-// stands for the system roots, and if one of them can't be read.
-func (r *referenceReader) roots(list string, refs []v1alpha1.CACertificateReference) *x509.CertPool {
-	if len(refs) == 0 {
-		return nil
-	}
-	pool := x509.NewCertPool()
-	for i := range refs {
-		field, kind, key := fmt.Sprintf("%s[%d]", list, i), refs[i].EffectiveKind(), refs[i].EffectiveKey()
-		pem, ok := r.data(field, kind, refs[i].Name, key)
-		if !ok {
-			return nil
-		}
-		if !pool.AppendCertsFromPEM(pem) {
-			r.fail(v1alpha1.ReasonInvalidRef, "%s: key %q of %s %q holds no PEM certificate", field, key, kind, refs[i].Name)
-			return nil
-		}
-		r.digest = append(r.digest, pem...)
-	}
-	return pool
-}
-
-// data reads one key of a ConfigMap or Secret. It reports whether the key exists.
-func (r *referenceReader) data(field string, kind v1alpha1.CACertificateKind, name, key string) ([]byte, bool) {
-	var value []byte
-	var ok bool
-	if kind == v1alpha1.CACertificateKindSecret {
-		var s corev1.Secret
-		if !r.get(field, string(kind), name, &s) {
-			return nil, false
-		}
-		value, ok = s.Data[key]
-	} else {
-		var c corev1.ConfigMap
-		if !r.get(field, string(kind), name, &c) {
-			return nil, false
-		}
-		text, isText := c.Data[key]
-		if value, ok = c.BinaryData[key]; isText {
-			value, ok = []byte(text), true
-		}
-	}
-	if !ok {
-		r.fail(v1alpha1.ReasonInvalidRef, "%s: %s %q has no key %q", field, kind, name, key)
-	}
-	return value, ok
-}
-
-// certificate reads a key pair from a Secret. It returns nil if it can't be used.
-func (r *referenceReader) certificate(field string, ref *v1alpha1.SecretReference) *tls.Certificate {
-	var s corev1.Secret
-	if !r.get(field, "Secret", ref.Name, &s) {
-		return nil
-	}
-	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
-	c, err := tls.X509KeyPair(crt, key)
-	switch {
-	case s.Type != corev1.SecretTypeTLS:
-		r.fail(v1alpha1.ReasonInvalidRef, "%s: Secret %q is of type %q, not kubernetes.io/tls", field, ref.Name, s.Type)
-		return nil
-	case err != nil: // the error may quote the key
-		r.fail(v1alpha1.ReasonInvalidRef,
-			"%s: tls.crt and tls.key of Secret %q are no certificate with its private key", field, ref.Name)
-		return nil
-	}
-	r.digest = append(append(r.digest, crt...), key...)
-	return &c
-}
-
-// get reads an object. It reports whether it could.
-func (r *referenceReader) get(field, kind, name string, into client.Object) bool {
-	err := r.live.Get(r.ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, into)
-	switch {
-	case err == nil:
-		return true
-	case apierrors.IsNotFound(err):
-		r.fail(v1alpha1.ReasonRefNotFound, "%s: %s %q does not exist in namespace %q", field, kind, name, r.namespace)
-	case apierrors.IsForbidden(err):
-		r.fail(v1alpha1.ReasonRefNotPermitted, "%s: the operator may not read %s %q: bind the ClusterRole "+
-			"external-backend-reference-reader to its ServiceAccount by a RoleBinding in namespace %q",
-			field, kind, name, r.namespace)
-	default:
-		r.err = err
-	}
-	return false
-}
-
-// fail records the first problem.
-func (r *referenceReader) fail(reason, format string, args ...any) {
-	if r.problem.Reason == "" {
-		r.problem = plan.References{Reason: reason, Message: fmt.Sprintf(format, args...)}
-	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/resolve"
+	"github.com/external-backend/operator/internal/translate"
 )
 
 func newRequest(namespace, name string) reconcile.Request {
@@ -110,7 +111,7 @@ func addressesOf(
 	}
 	if b.Spec.DNS != nil {
 		for _, text := range b.Spec.DNS.Nameservers {
-			if ns, err := parseNameserver(text, b.Spec.DNS.Transport); err == nil {
+			if ns, err := translate.ParseNameserver(text, b.Spec.DNS.Transport); err == nil {
 				out = append(out, ns.Addr())
 			}
 		}

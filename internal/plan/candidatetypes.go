@@ -73,10 +73,10 @@ type TargetNotes struct {
 
 func (n *TargetNotes) addRefusal(r Refusal) {
 	if r.WouldDeny {
-		n.Audited = r.text()
+		n.Audited = r.Text()
 	}
 	if r.Denied {
-		n.Denied = r.text()
+		n.Denied = r.Text()
 	}
 }
 

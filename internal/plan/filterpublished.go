@@ -58,7 +58,7 @@ func FilterPublished(in FilterInput) Filtered {
 			return
 		}
 		out.Refused = append(out.Refused, *e)
-		out.Reasons[e.Target] = cmp.Or(out.Reasons[e.Target], r.text())
+		out.Reasons[e.Target] = cmp.Or(out.Reasons[e.Target], r.Text())
 	}
 	for i := range in.Published {
 		filter(&in.Published[i], true)

@@ -127,8 +127,8 @@ type Refusal struct {
 	OfCheck bool
 }
 
-// text returns for people why the address is denied.
-func (r *Refusal) text() string {
+// Text returns for people why the address is denied.
+func (r *Refusal) Text() string {
 	if r.Port.Port == 0 {
 		return r.Kind
 	}

@@ -95,7 +95,7 @@ func (c *compiler) problem(reason, field string, args ...any) {
 func (c *compiler) policy(p *v1alpha1.ExternalBackendPolicy) {
 	c.at = p.Name
 	selector, ok := c.selector(&p.Spec.NamespaceSelector)
-	compiled := compiledPolicy{selector: selector, from: c.next}
+	compiled := compiledPolicy{name: p.Name, selector: selector, from: c.next}
 	switch p.Spec.EffectiveMode() {
 	case v1alpha1.PolicyModeAudit:
 		compiled.audit = true

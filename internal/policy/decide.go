@@ -53,6 +53,30 @@ type question struct {
 	ports []Port
 }
 
+// target asks about one address of a target, with the name that led to it.
+func (v *View) target(name string, a netip.Addr, ports []Port) question {
+	q := v.unnamed(a, ports)
+	q.names = v.set.names.at(name)
+	return q
+}
+
+// unnamed asks about an address under any name, or none.
+func (v *View) unnamed(a netip.Addr, ports []Port) question {
+	return question{
+		reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.targets, ports: ports,
+	}
+}
+
+// lookup asks about a name, whatever its addresses.
+func (v *View) lookup(name string, ports []Port) question {
+	return question{reach: reach{free: v.set.everything}, names: v.set.names.at(name), ports: ports}
+}
+
+// alias asks about a name whose addresses nobody checks.
+func (v *View) alias(name string, ports []Port) question {
+	return question{reach: reach{free: v.set.anyAddress}, names: v.set.names.at(name), ports: ports}
+}
+
 // decide asks the Enforce policies, and apart from them the Audit policies.
 func (v *View) decide(q question) Decision {
 	d := v.judge(&v.enforce, &q)

@@ -80,6 +80,7 @@ type Set struct {
 }
 
 type compiledPolicy struct {
+	name     string
 	selector labels.Selector
 	audit    bool
 	from, to int // its rules: from <= id < to
@@ -146,21 +147,19 @@ func (s *Set) For(namespaceLabels map[string]string) *View {
 // for a literal; ports are all its target and probe ports. The dialler asks the
 // same question with the one port it is about to dial.
 func (v *View) Target(name string, a netip.Addr, ports ...Port) Decision {
-	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress),
-		names: v.set.names.at(name), ports: ports})
+	return v.decide(v.target(name, a, ports))
 }
 
 // Unnamed decides about an address if nobody remembers which name led to it, if any. It refuses an
 // address only if no name could allow it.
 func (v *View) Unnamed(a netip.Addr, ports ...Port) Decision {
-	return v.decide(question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress),
-		names: v.set.targets, ports: ports})
+	return v.decide(v.unnamed(a, ports))
 }
 
 // Lookup decides whether a name needs to be resolved at all. It refuses a name only if no rule
 // could allow it, whatever its addresses.
 func (v *View) Lookup(name string, ports ...Port) Decision {
-	return v.decide(question{reach: reach{free: v.set.everything}, names: v.set.names.at(name), ports: ports})
+	return v.decide(v.lookup(name, ports))
 }
 
 // Name decides about a name that is published as such (Passthrough and ExternalName). Nobody checks
@@ -169,7 +168,7 @@ func (v *View) Name(name string, ports ...Port) Decision {
 	if under(name, v.set.clusterDomain) {
 		return Decision{Kind: ClusterName, WouldDeny: v.audit.selected}
 	}
-	return v.decide(question{reach: reach{free: v.set.anyAddress}, names: v.set.names.at(name), ports: ports})
+	return v.decide(v.alias(name, ports))
 }
 
 // SameKinds reports whether an address, and every address that it embeds, has the same kind in both

@@ -1,4 +1,4 @@
-package controllers
+package translate
 
 import (
 	"cmp"
@@ -10,8 +10,8 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// targetNames are the names by which targets are given.
-type targetNames struct {
+// Names are the names by which targets are given.
+type Names struct {
 	backend *v1alpha1.ExternalBackend
 	// published is what the slices publish.
 	published *endpointslice.PublishedEndpoints
@@ -21,9 +21,12 @@ type targetNames struct {
 	refusals  map[string]plan.Refusal
 }
 
-func (r *reconciliation) targetNames(f plan.Families, published *endpointslice.PublishedEndpoints) targetNames {
-	b := r.backend
-	out := targetNames{
+// NamesOf returns the names of b's targets, and what policy says about each. published is what the
+// slices publish.
+func NamesOf(
+	b *v1alpha1.ExternalBackend, view *policy.View, f plan.Families, published *endpointslice.PublishedEndpoints,
+) Names {
+	out := Names{
 		backend: b, published: published,
 		questions: map[string]resolve.Question{}, refusals: map[string]plan.Refusal{},
 	}
@@ -35,19 +38,19 @@ func (r *reconciliation) targetNames(f plan.Families, published *endpointslice.P
 		}
 		var ports []policy.Port
 		if t.SRVName == "" { // else the SRV records have the ports
-			ports = targetPorts(b, t)
+			ports = TargetPorts(b, t)
 		}
-		refusal := refusalOf(r.observed.view.Lookup(name, ports...))
+		refusal := RefusalOf(view.Lookup(name, ports...))
 		out.refusals[t.Name] = refusal
 		if !refusal.Denied {
-			out.questions[t.Name] = resolve.Question{Name: name, SRV: t.SRVName != "", Families: families(f)}
+			out.questions[t.Name] = resolve.Question{Name: name, SRV: t.SRVName != "", Families: Families(f)}
 		}
 	}
 	return out
 }
 
 // publishedAddrs returns the published addresses of the targets that choose accepts, by target.
-func (n *targetNames) publishedAddrs(choose func(target string) bool) map[string][]resolve.Addr {
+func (n *Names) publishedAddrs(choose func(target string) bool) map[string][]resolve.Addr {
 	out := map[string][]resolve.Addr{}
 	for target, addrs := range plan.PublishedAddrs(n.backend, n.published) {
 		if _, asked := n.questions[target]; !asked || !choose(target) {
@@ -60,10 +63,10 @@ func (n *targetNames) publishedAddrs(choose func(target string) bool) map[string
 	return out
 }
 
-// wanted returns the names that the resolver is to keep current. Only at the start do the published
+// Wanted returns the names that the resolver is to keep current. Only at the start do the published
 // addresses count as the last good answer of a name. Later the resolver knows better, and a target
 // whose name was changed must not keep the addresses of the former name.
-func (n *targetNames) wanted(start bool) []resolve.Wanted {
+func (n *Names) Wanted(start bool) []resolve.Wanted {
 	var published map[string][]resolve.Addr
 	if start {
 		published = n.publishedAddrs(func(string) bool { return true })
@@ -75,9 +78,9 @@ func (n *targetNames) wanted(start bool) []resolve.Wanted {
 	return out
 }
 
-// answers turns the snapshot of the resolver into one answer for each target. Until a changed name
+// Answers turns the snapshot of the resolver into one answer for each target. Until a changed name
 // has its first answer, its target keeps its published addresses.
-func (n *targetNames) answers(snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
+func (n *Names) Answers(snapshot map[resolve.Question]resolve.Answer) map[string]plan.Answer {
 	out := make(map[string]plan.Answer, len(n.refusals))
 	for target, refusal := range n.refusals {
 		if refusal.Denied {
@@ -92,14 +95,14 @@ func (n *targetNames) answers(snapshot map[resolve.Question]resolve.Answer) map[
 			waiting[target] = true
 			a = resolve.Answer{Status: resolve.Pending}
 		}
-		out[target] = answer(&a, n.refusals[target])
+		out[target] = Answer(&a, n.refusals[target])
 	}
 	if len(waiting) == 0 {
 		return out
 	}
 
 	for target, addrs := range n.publishedAddrs(func(target string) bool { return waiting[target] }) {
-		out[target] = answer(&resolve.Answer{Status: resolve.Pending, Addrs: addrs}, n.refusals[target])
+		out[target] = Answer(&resolve.Answer{Status: resolve.Pending, Addrs: addrs}, n.refusals[target])
 	}
 	return out
 }

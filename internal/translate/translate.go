@@ -1,7 +1,10 @@
-package controllers
+// Package translate says the same thing in the types of several packages: those of the API, of
+// policy, of the planner, of the resolver and of the prober.
+package translate
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"net/netip"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -12,8 +15,10 @@ import (
 	"github.com/external-backend/operator/internal/resolve"
 )
 
-// dnsConfig returns spec.dns with its defaults, in the types of the resolver.
-func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool, secrets references) resolve.Config {
+// DNSConfig returns spec.dns with its defaults, in the types of the resolver.
+func DNSConfig(
+	spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool, roots *x509.CertPool, identity string,
+) resolve.Config {
 	c := resolve.Config{
 		Nameservers:  nameservers,
 		Transport:    resolve.Transport(spec.EffectiveTransport()),
@@ -24,23 +29,23 @@ func dnsConfig(spec *v1alpha1.DNS, nameservers []netip.AddrPort, noQueries bool,
 		NoQueries:    noQueries,
 	}
 	if spec.EffectiveTransport() == v1alpha1.DNSTransportTLS && spec.TLS != nil {
-		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: spec.TLS.ServerName, RootCAs: secrets.dnsRoots}
-		c.TLSIdentity = spec.TLS.ServerName + "\x00" + secrets.dnsIdentity
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: spec.TLS.ServerName, RootCAs: roots}
+		c.TLSIdentity = spec.TLS.ServerName + "\x00" + identity
 	}
 	return c
 }
 
-// parseNameserver reads "IP", "IPv4:port" or "[IPv6]:port". The default port is 53, or 853 over
+// ParseNameserver reads "IP", "IPv4:port" or "[IPv6]:port". The default port is 53, or 853 over
 // TLS. There is no error for what the schema accepts.
-func parseNameserver(text string, transport v1alpha1.DNSTransport) (netip.AddrPort, error) {
+func ParseNameserver(text string, transport v1alpha1.DNSTransport) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return netip.AddrPortFrom(a, transport.DefaultPort()), nil
 	}
 	return netip.ParseAddrPort(text)
 }
 
-// families returns the families of a Service in the type of the resolver.
-func families(f plan.Families) resolve.Families {
+// Families returns the families of a Service in the type of the resolver.
+func Families(f plan.Families) resolve.Families {
 	var out resolve.Families
 	if f.IPv4 {
 		out |= resolve.IPv4
@@ -51,8 +56,8 @@ func families(f plan.Families) resolve.Families {
 	return out
 }
 
-// targetPorts returns the ports to which t gets traffic.
-func targetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port {
+// TargetPorts returns the ports to which t gets traffic.
+func TargetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port {
 	ports := make([]policy.Port, len(b.Spec.Ports))
 	for i := range b.Spec.Ports {
 		p := &b.Spec.Ports[i]
@@ -61,8 +66,8 @@ func targetPorts(b *v1alpha1.ExternalBackend, t *v1alpha1.Target) []policy.Port 
 	return ports
 }
 
-// answer converts an answer of the resolver to the type of the planner.
-func answer(a *resolve.Answer, r plan.Refusal) plan.Answer {
+// Answer converts an answer of the resolver to the type of the planner.
+func Answer(a *resolve.Answer, r plan.Refusal) plan.Answer {
 	addrs := make([]plan.Addr, len(a.Addrs))
 	for i, addr := range a.Addrs {
 		addrs[i] = plan.Addr(addr)
@@ -72,9 +77,19 @@ func answer(a *resolve.Answer, r plan.Refusal) plan.Answer {
 	}
 }
 
-// healthCheck returns spec.healthCheck with its defaults, in the types of the prober; nil without
+// Credentials are what the Secrets and ConfigMaps of a health check contain.
+type Credentials struct {
+	Roots       *x509.CertPool   // nil: the system's roots
+	Certificate *tls.Certificate // shown to a peer that asks for one; may be nil
+	// Identity is a digest of both.
+	Identity string
+	// Missing reports whether something could not be read.
+	Missing bool
+}
+
+// HealthCheck returns spec.healthCheck with its defaults, in the types of the prober; nil without
 // one.
-func healthCheck(h *v1alpha1.HealthCheck, secrets references) *probe.Check {
+func HealthCheck(h *v1alpha1.HealthCheck, credentials Credentials) *probe.Check {
 	if h == nil {
 		return nil
 	}
@@ -84,7 +99,7 @@ func healthCheck(h *v1alpha1.HealthCheck, secrets references) *probe.Check {
 		Confirm:          h.EffectiveConfirmPeriod(),
 		SuccessThreshold: int(h.EffectiveSuccessThreshold()),
 		FailureThreshold: int(h.EffectiveFailureThreshold()),
-		Suspended:        secrets.checkMissing,
+		Suspended:        credentials.Missing,
 	}
 	switch {
 	case h.HTTPGet != nil:
@@ -95,7 +110,9 @@ func healthCheck(h *v1alpha1.HealthCheck, secrets references) *probe.Check {
 		c.GRPC = &probe.GRPC{Service: h.GRPC.Service}
 	}
 	if h.SpeaksTLS() {
-		c.TLS = &probe.TLS{RootCAs: secrets.checkRoots, Certificate: secrets.certificate, Identity: secrets.checkIdentity}
+		c.TLS = &probe.TLS{
+			RootCAs: credentials.Roots, Certificate: credentials.Certificate, Identity: credentials.Identity,
+		}
 		if h.TLS != nil {
 			c.TLS.ServerName = h.TLS.ServerName
 			c.TLS.InsecureSkipVerify = h.TLS.EffectiveVerification() == v1alpha1.TLSVerificationNone
@@ -117,9 +134,9 @@ func httpGet(h *v1alpha1.HTTPGet) *probe.HTTPGet {
 	return out
 }
 
-// probeEndpoints converts the planned probes to the type of the prober. It also returns their
+// ProbeEndpoints converts the planned probes to the type of the prober. It also returns their
 // addresses, each with the name that led to it; "" for an address in spec.
-func probeEndpoints(probes []plan.Probe) ([]probe.Endpoint, map[netip.AddrPort]string) {
+func ProbeEndpoints(probes []plan.Probe) ([]probe.Endpoint, map[netip.AddrPort]string) {
 	out, dial := make([]probe.Endpoint, len(probes)), make(map[netip.AddrPort]string, len(probes))
 	for i, p := range probes {
 		dial[p.Dial] = p.Name
@@ -128,18 +145,18 @@ func probeEndpoints(probes []plan.Probe) ([]probe.Endpoint, map[netip.AddrPort]s
 	return out, dial
 }
 
-// permit asks policy about an address that a name led to, in the types of the planner.
-func permit(view *policy.View) plan.Permit {
+// Permit asks policy about an address that a name led to, in the types of the planner.
+func Permit(view *policy.View) plan.Permit {
 	return func(name string, addr netip.Addr, ports []endpointslice.Port) plan.Refusal {
 		var buffer [8]policy.Port
-		return refusalOf(view.Target(name, addr, policyPorts(buffer[:0], ports)...))
+		return RefusalOf(view.Target(name, addr, policyPorts(buffer[:0], ports)...))
 	}
 }
 
-// permitUnnamed asks policy about an address whose name is no longer known.
-func permitUnnamed(view *policy.View) func(netip.Addr, []endpointslice.Port) plan.Refusal {
+// PermitUnnamed asks policy about an address whose name is no longer known.
+func PermitUnnamed(view *policy.View) func(netip.Addr, []endpointslice.Port) plan.Refusal {
 	return func(addr netip.Addr, ports []endpointslice.Port) plan.Refusal {
-		return refusalOf(view.Unnamed(addr, policyPorts(nil, ports)...))
+		return RefusalOf(view.Unnamed(addr, policyPorts(nil, ports)...))
 	}
 }
 
@@ -151,8 +168,8 @@ func policyPorts(buffer []policy.Port, ports []endpointslice.Port) []policy.Port
 	return buffer
 }
 
-// refusalOf converts a decision of policy to the type of the planner.
-func refusalOf(d policy.Decision) plan.Refusal {
+// RefusalOf converts a decision of policy to the type of the planner.
+func RefusalOf(d policy.Decision) plan.Refusal {
 	r := plan.Refusal{Denied: !d.Allowed, WouldDeny: d.WouldDeny, KeepPublished: d.ByDiscoveryAlone}
 	if r.Denied || r.WouldDeny {
 		r.Kind = d.Kind.String()

@@ -1,9 +1,11 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strings"
+	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -39,18 +41,23 @@ func readObjects(ctx context.Context, c client.Client, b *v1alpha1.ExternalBacke
 	parts := []func(){
 		r.readService, r.readSlices, r.readOverrides, r.readSiblings, r.readPolicies, r.readNamespace, r.readEvents,
 	}
+	var wait sync.WaitGroup
 	for _, read := range parts {
-		read()
+		wait.Go(read)
 	}
+	wait.Wait()
+
+	slices.SortFunc(r.Unread, func(a, b view.Unread) int { return cmp.Compare(a.Part, b.Part) })
 	return &r.Objects
 }
 
-// objectReader reads the parts of Objects.
+// objectReader reads the parts of Objects, each in a goroutine of its own.
 type objectReader struct {
 	client.Client
 	view.Objects
 
 	ctx context.Context
+	mu  sync.Mutex // guards Unread
 }
 
 func (r *objectReader) readService() {
@@ -175,6 +182,8 @@ func (r *objectReader) missed(part view.Part, right string, err error) {
 	if apierrors.IsForbidden(err) {
 		unread.Right, unread.Why = right, "you may not "+right
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.Unread = append(r.Unread, unread)
 }
 
@@ -189,7 +198,7 @@ func readPages[L client.ObjectList](
 			return err
 		}
 		token = page.GetContinue()
-		if !use(page) || strings.TrimSpace(token) == "" {
+		if !use(page) || token == "" {
 			return nil
 		}
 	}

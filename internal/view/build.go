@@ -61,7 +61,7 @@ func StateOf(b *v1alpha1.ExternalBackend) (state State, summary string) {
 	}
 
 	for i := range b.Status.Conditions {
-		if c := &b.Status.Conditions[i]; !asItShouldBe(c) {
+		if c := &b.Status.Conditions[i]; !AsItShouldBe(c) {
 			if c.Status == metav1.ConditionUnknown {
 				return StateUnknown, fmt.Sprintf("%s is Unknown. %s", c.Type, c.Message)
 			}
@@ -71,8 +71,8 @@ func StateOf(b *v1alpha1.ExternalBackend) (state State, summary string) {
 	return StateHealthy, ready.Message
 }
 
-// asItShouldBe reports whether a condition tells of nothing wrong.
-func asItShouldBe(c *metav1.Condition) bool {
+// AsItShouldBe reports whether a condition tells of nothing wrong.
+func AsItShouldBe(c *metav1.Condition) bool {
 	if c.Type == v1alpha1.ConditionStalled {
 		return c.Status == metav1.ConditionFalse
 	}

@@ -27,7 +27,9 @@ const (
 type completion = func(command *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
 
 // completeNames offers the names of ExternalBackends for the first argument.
-func (p *plugin) completeNames(command *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+func (p *plugin) completeNames(
+	command *cobra.Command, args []string, word string,
+) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

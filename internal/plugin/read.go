@@ -193,7 +193,7 @@ func readPages[L client.ObjectList](
 ) error {
 	for token := ""; ; {
 		page := newList()
-		options := append(options[:len(options):len(options)], client.Limit(pageSize), client.Continue(token))
+		options := append(slices.Clip(options), client.Limit(pageSize), client.Continue(token))
 		if err := c.List(ctx, page, options...); err != nil {
 			return err
 		}

@@ -126,7 +126,7 @@ func slicesText(b *view.Backend) string {
 	if len(b.Slices.Differences) == 0 {
 		return text + ", as status says"
 	}
-	return text + ". " + strings.Join(b.Slices.Differences, " ")
+	return text + ". They differ from status. " + strings.Join(b.Slices.Differences, " ")
 }
 
 // counted returns a count with its noun.
@@ -174,6 +174,10 @@ func (s *screen) overrideTable(b *view.Backend) *table {
 		t.add(cell{o.Name, plain}, cell{string(o.Applied), look}, cell{endText(o.Until.Time, s.now), plain},
 			cell{o.Effect, plain}, cell{why, plain})
 	}
+	listed := slices.ContainsFunc(b.Overrides, func(o view.Override) bool { return o.Name == b.Override })
+	if b.Override != "" && !listed {
+		t.add(cell{b.Override, plain}, cell{"True", bold}, cell{unknown, warn}, cell{unknown, warn}, cell{})
+	}
 	return t
 }
 
@@ -189,7 +193,7 @@ func endText(end, now time.Time) string {
 func (s *screen) tierTable(b *view.Backend) *table {
 	t := &table{header: []string{"TIER", "TRAFFIC", "READY", "HEALTHY", "ENDPOINTS"}}
 	for _, tier := range b.Tiers {
-		traffic := cell{"standby", faint}
+		traffic := cell{"none", faint}
 		switch {
 		case tier.Active:
 			traffic = cell{"active", good}
@@ -197,6 +201,8 @@ func (s *screen) tierTable(b *view.Backend) *table {
 			traffic = cell{"not active", faint}
 		case tier.Counts.Ready > 0:
 			traffic = cell{"some", warn}
+		case tier.Counts.Healthy > 0:
+			traffic = cell{"standby", faint}
 		}
 		if tier.Pinned {
 			traffic.text += ", pinned"

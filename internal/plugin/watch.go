@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,7 +138,7 @@ type followed struct {
 func follow(ctx context.Context, c client.WithWatch, options ...client.ListOption) *followed {
 	f := &followed{changed: make(chan struct{}, 1)}
 	with := func(raw metav1.ListOptions) []client.ListOption {
-		return append(options[:len(options):len(options)], &client.ListOptions{Raw: &raw})
+		return append(slices.Clip(options), &client.ListOptions{Raw: &raw})
 	}
 	var controller cache.Controller
 	f.backends, controller = cache.NewInformerWithOptions(cache.InformerOptions{

@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
@@ -24,6 +23,7 @@ func Build(o *Objects) Backend {
 		Outdated:   b.Status.ObservedGeneration != b.Generation,
 		Endpoints:  b.Status.Endpoints,
 		Check:      describeCheck(b.Spec.HealthCheck),
+		Override:   b.Status.Override,
 		Conditions: b.Status.Conditions,
 		Unread:     o.Unread,
 	}

@@ -84,11 +84,10 @@ func compareWithStatus(b *v1alpha1.ExternalBackend, s *Slices) []string {
 	}
 	var out []string
 	if int(counts.Total) != s.Counts.Total {
-		out = append(out, fmt.Sprintf("The slices hold %d endpoints, and status counts %d.", s.Counts.Total, counts.Total))
+		out = append(out, fmt.Sprintf("Status counts %d endpoints.", counts.Total))
 	}
 	if int(counts.Ready) != s.Counts.Ready {
-		out = append(out, fmt.Sprintf("%d endpoints in the slices are ready, and status counts %d.",
-			s.Counts.Ready, counts.Ready))
+		out = append(out, fmt.Sprintf("Status counts %d that are ready.", counts.Ready))
 	}
 	return out
 }

@@ -43,6 +43,7 @@ type Backend struct {
 	Names      []Name                   `json:"names,omitempty"`
 	Slices     Slices                   `json:"slices"`
 	Policy     Policy                   `json:"policy"`
+	Override   string                   `json:"override,omitempty"`  // the applied one, by status
 	Overrides  []Override               `json:"overrides,omitempty"` // the applied one first
 	Conditions []metav1.Condition       `json:"conditions,omitempty"`
 	Events     []Event                  `json:"events,omitempty"` // newest first

@@ -145,17 +145,25 @@ vulncheck: ## Look for known vulnerabilities in every module (asks vuln.go.dev)
 
 RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
 
-# $(call cluster-tests,MODULE,FLAGS) runs the tests of a module that start clusters, one package at a time. With
-# RERUNS=2, a failed test runs again, twice at most, and bin/reruns-MODULE.txt names it. A data race is a failure at once.
+# $(call cluster-tests,MODULE,FLAGS) runs the tests of a module that start clusters, two packages at a time: they wait
+# for half of the time. With RERUNS=2, a failed test runs again, twice at most, and bin/reruns-MODULE.txt names it. A
+# data race is a failure at once.
 cluster-tests = rm -f bin/reruns-$(subst /,-,$(1)).txt && cd $(1) && CGO_ENABLED=1 $(if $(RERUNS),$(TOOL) gotestsum --format=standard-quiet --packages=./... \
 	--rerun-fails=$(RERUNS) --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-max-failures=20 \
-	--rerun-fails-report=$(CURDIR)/bin/reruns-$(subst /,-,$(1)).txt --,go test ./...) -race $(TESTFLAGS) -count=1 -p 1 $(2)
+	--rerun-fails-report=$(CURDIR)/bin/reruns-$(subst /,-,$(1)).txt --,go test ./...) -race $(TESTFLAGS) -count=1 -p 2 $(2)
+
+# unit-tests runs the tests of the modules in which none needs a cluster.
+define unit-tests
+$(RACE) -timeout 10m ./...
+	cd test/prometheus && go test -count=1 $(TESTFLAGS) ./...
+	cd test/kubestatemetrics && go test -count=1 $(TESTFLAGS) ./...
+endef
 
 .PHONY: test
 test: packages bin/devcluster ## Run all tests, under the race detector (root)
 	hack/debian-packages.sh gcc libc6-dev nginx redis-server
 	bin/devcluster build
-	$(MAKE) test-unit
+	$(unit-tests)
 	cd tools && $(RACE) ./...
 	$(call cluster-tests,devcluster,-timeout 20m)
 	$(call cluster-tests,test,-timeout 45m)
@@ -164,10 +172,8 @@ test: packages bin/devcluster ## Run all tests, under the race detector (root)
 # Go does not notice when files outside of a module have changed, so results of the modules below are never reused.
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster and no root
-	$(RACE) -timeout 10m ./...
+	$(unit-tests)
 	cd test && $(RACE) -count=1 ./admission ./compatibility ./gitops ./series
-	cd test/prometheus && go test -count=1 $(TESTFLAGS) ./...
-	cd test/kubestatemetrics && go test -count=1 $(TESTFLAGS) ./...
 	cd test/chart && $(RACE) -count=1 .
 
 .PHONY: bench

@@ -68,7 +68,7 @@ build: ## Build bin/manager
 demo: packages ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it after a minute
 	@echo 'Compiling the demonstration. The first time, this takes a minute or two, and the demonstration then compiles' \
 		'a small cluster and the manager: about nine minutes in all on two cores. Later on, it starts at once.'
-	@cd test && go build -trimpath -o ../bin/demo ./demo
+	@cd test && go build '-trimpath' '-gcflags=all=-N -l -dwarf=false' -o ../bin/demo ./demo
 	@bin/demo
 
 .PHONY: run

@@ -74,7 +74,8 @@ require go.etcd.io/etcd/server/v3 v3.6.16
 // The etcd, kube-apiserver and kubectl in KUBEBUILDER_ASSETS are used instead of our own.
 func TestKubebuilderAssetsArePreferred(t *testing.T) {
 	cache, assets := t.TempDir(), t.TempDir()
-	if _, missing := locate(cache, DefaultKubernetes, nil); len(missing) != 6 {
+	usual := edition{kubernetes: DefaultKubernetes}
+	if _, missing := locate(cache, usual, nil); len(missing) != 6 {
 		t.Errorf("an empty cache lacks %v", missing)
 	}
 	for _, name := range envtestBinaries {
@@ -83,16 +84,47 @@ func TestKubebuilderAssetsArePreferred(t *testing.T) {
 		}
 	}
 	t.Setenv("KUBEBUILDER_ASSETS", assets)
-	paths, missing := locate(cache, DefaultKubernetes, nil)
+	paths, missing := locate(cache, usual, nil)
 	if want := []string{"coredns", "kube-controller-manager", "kube-proxy"}; !slices.Equal(missing, want) {
 		t.Errorf("missing %v, want %v", missing, want)
 	}
 	if paths["etcd"] != filepath.Join(assets, "etcd") ||
-		filepath.Dir(paths["coredns"]) != binDir(cache, DefaultKubernetes) {
+		filepath.Dir(paths["coredns"]) != usual.binDir(cache) {
 		t.Errorf("paths: %v", paths)
 	}
 	if dir, err := Assets(t.Context()); err != nil || dir != assets {
 		t.Errorf("Assets: %s, %v", dir, err)
+	}
+}
+
+// The demonstration takes binaries of the usual build where they are, and quick ones elsewhere.
+func TestUsualBinariesArePreferredToQuickOnes(t *testing.T) {
+	cache := t.TempDir()
+	usual, quick := edition{kubernetes: DefaultKubernetes}, edition{kubernetes: DefaultKubernetes, quick: true}
+	for _, path := range []string{filepath.Join(usual.binDir(cache), "etcd"), filepath.Join(quick.binDir(cache), "kubectl")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, nil, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := []string{"etcd", "kubectl"}
+	if paths, missing := locate(cache, quick, names); len(missing) > 0 ||
+		filepath.Dir(paths["etcd"]) != usual.binDir(cache) || filepath.Dir(paths["kubectl"]) != quick.binDir(cache) {
+		t.Errorf("quick: %v, without %v", paths, missing)
+	}
+	if paths, missing := locate(cache, usual, names); !slices.Equal(missing, []string{"kubectl"}) {
+		t.Errorf("usual: %v, without %v", paths, missing)
+	}
+}
+
+// make compiles the demonstration with the flags of its cluster and of its manager, so that they
+// share packages.
+func TestDemonstrationIsCompiledQuickly(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "go build '" + strings.Join(QuickBuild, "' '") + "' -o ../bin/demo"; !strings.Contains(string(makefile), want) {
+		t.Errorf("the Makefile lacks %s", want)
 	}
 }
 

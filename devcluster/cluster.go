@@ -31,9 +31,13 @@ type Options struct {
 	WithoutControllers bool     // run no kube-controller-manager; nothing is garbage-collected
 	WithoutProxy       bool     // run no kube-proxy; there still is a Node
 	WithoutDNS         bool     // run no DNS for the cluster
+	QuickBuild         bool     // binaries that are missing are built with QuickBuild
 	Audit              bool     // log every request in AuditLog
 	APIServerArgs      []string // further flags for kube-apiserver
 }
+
+// edition returns the edition of the binaries.
+func (o Options) edition() edition { return edition{kubernetes: o.Kubernetes, quick: o.QuickBuild} }
 
 // components returns the components that start once the Node is there.
 func (o Options) components() []Component {
@@ -90,18 +94,19 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if !inside {
 		return nil, errOutside
 	}
-	version, err := orSelected(options.Kubernetes)
-	if err != nil {
+	wanted := options.edition()
+	var err error
+	if wanted.kubernetes, err = orSelected(wanted.kubernetes); err != nil {
 		return nil, err
 	}
 	cache, err := cacheDir()
 	if err != nil {
 		return nil, err
 	}
-	binaries, missing := locate(cache, version, options.binaries())
+	binaries, missing := locate(cache, wanted, options.binaries())
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("devcluster: not built: %v; call Ensure (or Main with %s) outside of the namespaces",
-			missing, version)
+			missing, wanted.kubernetes)
 	}
 	if _, err := lookTool("iptables"); options.ProxyMode == "iptables" && err != nil {
 		return nil, errors.New("devcluster: missing Debian package, install it with: apt-get install iptables")

@@ -58,7 +58,7 @@ func (ns *Namespace) newNameserver(zones map[string]string, corefile string) (*N
 	if err != nil {
 		return nil, err
 	}
-	binaries, missing := locate(cache, version, []string{string(CoreDNS)})
+	binaries, missing := locate(cache, edition{kubernetes: version}, []string{string(CoreDNS)})
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("not built: %v", missing)
 	}

@@ -106,7 +106,8 @@ func ownDirectories(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(own, "run"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(binDir(cache, Kubernetes()), binDir(own, Kubernetes())); err != nil {
+	built := edition{kubernetes: Kubernetes()}
+	if err := os.Symlink(built.binDir(cache), built.binDir(own)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("DEVCLUSTER_CACHE", own)

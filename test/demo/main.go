@@ -35,8 +35,8 @@ const (
 	timeout  = time.Second
 )
 
-// options leave out what the demo does not need, because compiling it takes minutes.
-var options = devcluster.Options{WithoutControllers: true, WithoutDNS: true}
+// options leave out what the demo does not need, because compiling takes minutes.
+var options = devcluster.Options{WithoutControllers: true, WithoutDNS: true, QuickBuild: true}
 
 // sample is the ExternalBackend of the demo. Its arguments are the addresses of the backends.
 const sample = `apiVersion: external-backend.io/v1alpha1
@@ -68,7 +68,7 @@ func main() {
 	if devcluster.Nsenter() == "" { // outside of the namespaces
 		fmt.Println("Missing binaries are built first. The first build takes about seven minutes on two cores.")
 		end(ctx, devcluster.EnsureFor(ctx, os.Stdout, options))
-		end(ctx, lab.BuildManager(ctx, os.Stdout, false))
+		end(ctx, lab.BuildManager(ctx, os.Stdout, false, devcluster.QuickBuild...))
 		stop()
 	}
 	devcluster.Enter()

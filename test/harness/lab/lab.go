@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -55,8 +56,9 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	return BuildManager(ctx, progress, race)
 }
 
-// BuildManager builds the manager that Open needs, with the race detector if race is true.
-func BuildManager(ctx context.Context, progress io.Writer, race bool) error {
+// BuildManager builds the manager that Open needs, with the race detector if race is true, else with
+// the given flags of `go build` (none: -trimpath).
+func BuildManager(ctx context.Context, progress io.Writer, race bool, flags ...string) error {
 	root, err := checkout()
 	if err != nil {
 		return err
@@ -66,11 +68,15 @@ func BuildManager(ctx context.Context, progress io.Writer, race bool) error {
 		return err
 	}
 	// With the same flags as `go test -race` or `make build`, the build cache is used.
-	flag, cgo := "-trimpath", "0"
-	if race {
-		flag, cgo = "-race", "1"
+	cgo := "0"
+	switch {
+	case race:
+		flags, cgo = []string{"-race"}, "1"
+	case len(flags) == 0:
+		flags = []string{"-trimpath"}
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", flag, "-o", binary, "./cmd")
+	args := slices.Concat([]string{"build"}, flags, []string{"-o", binary, "./cmd"})
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	// The binary is built under another name and renamed, so processes that run the old one continue.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOWORK=off", "GOTMPDIR="+filepath.Dir(binary), "PWD="+root)

@@ -94,8 +94,8 @@ func (e edition) flags() []string {
 	return []string{"-trimpath"}
 }
 
-// binDir returns the directory with all binaries of the edition. Its name contains version, platform
-// and a hash of the build, so its content is never stale.
+// binDir returns the directory with all binaries of the edition. Its name contains version,
+// platform and a hash of the build, so its content is never stale.
 func (e edition) binDir(cache string) string {
 	recipe := sha256.Sum256(fmt.Append(nil, products(e.kubernetes)))
 	name := fmt.Sprintf("kubernetes-%s-%s-%s-%x", e.kubernetes, runtime.GOOS, runtime.GOARCH, recipe[:4])

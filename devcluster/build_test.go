@@ -101,7 +101,9 @@ func TestKubebuilderAssetsArePreferred(t *testing.T) {
 func TestUsualBinariesArePreferredToQuickOnes(t *testing.T) {
 	cache := t.TempDir()
 	usual, quick := edition{kubernetes: DefaultKubernetes}, edition{kubernetes: DefaultKubernetes, quick: true}
-	for _, path := range []string{filepath.Join(usual.binDir(cache), "etcd"), filepath.Join(quick.binDir(cache), "kubectl")} {
+	for _, path := range []string{
+		filepath.Join(usual.binDir(cache), "etcd"), filepath.Join(quick.binDir(cache), "kubectl"),
+	} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, nil, 0o755)); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,8 @@ func TestDemonstrationIsCompiledQuickly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "go build '" + strings.Join(QuickBuild, "' '") + "' -o ../bin/demo"; !strings.Contains(string(makefile), want) {
+	want := "go build '" + strings.Join(QuickBuild, "' '") + "' -o ../bin/demo"
+	if !strings.Contains(string(makefile), want) {
 		t.Errorf("the Makefile lacks %s", want)
 	}
 }

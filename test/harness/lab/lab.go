@@ -56,8 +56,8 @@ func Prepare(ctx context.Context, progress io.Writer, race bool, versions ...str
 	return BuildManager(ctx, progress, race)
 }
 
-// BuildManager builds the manager that Open needs, with the race detector if race is true, else with
-// the given flags of `go build` (none: -trimpath).
+// BuildManager builds the manager that Open needs, with the race detector if race is true, else
+// with the given flags of `go build` (none: -trimpath).
 func BuildManager(ctx context.Context, progress io.Writer, race bool, flags ...string) error {
 	root, err := checkout()
 	if err != nil {

@@ -117,18 +117,10 @@ func (r *Reconciler) readSiblings(
 			return nil, nil, err
 		default:
 			published := endpointslice.Published(theirs).Endpoints()
-			out = append(out, plan.Sibling{Name: name, Older: isOlder(&sibling, b), Endpoints: published})
+			out = append(out, plan.Sibling{Name: name, Older: plan.IsOlder(&sibling, b), Endpoints: published})
 		}
 	}
 	return out, orphaned, nil
-}
-
-// isOlder reports whether a was created before b.
-func isOlder(a, b *v1alpha1.ExternalBackend) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
 }
 
 // readEndpoints returns the metadata of the Endpoints of the Service; without a name where there

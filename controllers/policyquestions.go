@@ -50,9 +50,7 @@ func (o *observation) withPublishableName(b *v1alpha1.ExternalBackend) *v1alpha1
 	if o.nameNotes(b).Denied == "" && b.Spec.Targets[0].AdminState != v1alpha1.AdminStateDisabled {
 		return b
 	}
-	b = b.DeepCopy()
-	b.Spec.Targets[0].Hostname = plan.UnresolvableName
-	return b
+	return plan.WithoutName(b)
 }
 
 // permittedDNS says how to look names up. It leaves out the nameservers that policy refuses.

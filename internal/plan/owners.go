@@ -34,6 +34,14 @@ func Retains(b *v1alpha1.ExternalBackend) bool {
 	return b.Spec.EffectiveDeletionPolicy() == v1alpha1.DeletionPolicyRetain
 }
 
+// IsOlder reports whether a was created before b.
+func IsOlder(a, b *v1alpha1.ExternalBackend) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
 // hasKnownPolicy reports whether this version can act on b's deletionPolicy.
 func hasKnownPolicy(b *v1alpha1.ExternalBackend) bool { return validateDeletionPolicy(b) == nil }
 

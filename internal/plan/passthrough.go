@@ -28,6 +28,13 @@ func PassthroughSlices(
 	return changes, Publication{Conditions: []Conditions{e.Conditions}, Verdicts: make([]Verdict, 1)}
 }
 
+// WithoutName returns b, an alias, with UnresolvableName in place of the name of its target.
+func WithoutName(b *v1alpha1.ExternalBackend) *v1alpha1.ExternalBackend {
+	b = b.DeepCopy()
+	b.Spec.Targets[0].Hostname = UnresolvableName
+	return b
+}
+
 // NoEndpoints returns the candidates of an ExternalBackend that publishes no addresses. Each target
 // gets notes.
 func NoEndpoints(b *v1alpha1.ExternalBackend, notes TargetNotes) Candidates {

@@ -155,17 +155,22 @@ func (s *simulation) probeStates(c *Candidates) func(int) ProbeState {
 		if !known {
 			state.Verdict = p.SeedVerdict
 		}
-		switch v := s.verdicts[fmt.Sprintf("%s@%s", p.ID.Target, p.ID.Addr)]; v {
-		case "":
-		case "Healthy":
-			state = ProbeState{Verdict: Healthy}
-		default:
-			state = ProbeState{Verdict: Unhealthy, Reason: v}
-		}
-		out[p.ID] = state
+		out[p.ID] = s.judge(&p, state)
 	}
 	s.engine = out
 	return func(i int) ProbeState { return out[s.probes[i].ID] }
+}
+
+// judge returns the state of an endpoint: what the scenario says, else the one it has.
+func (s *simulation) judge(p *Probe, state ProbeState) ProbeState {
+	switch v := s.verdicts[fmt.Sprintf("%s@%s", p.ID.Target, p.ID.Addr)]; v {
+	case "":
+		return state
+	case "Healthy":
+		return ProbeState{Verdict: Healthy}
+	default:
+		return ProbeState{Verdict: Unhealthy, Reason: v}
+	}
 }
 
 // report updates the status, and prints what is published and what users read.

@@ -294,7 +294,7 @@ func TestRuleIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	evidence := strings.Join(chain.Links[2].Evidence, "\n")
-	if want := `spec.allow[1] of ExternalBackendPolicy "databases" allows it.`; !strings.Contains(evidence, want) {
+	if want := `It goes by spec.allow[1] of ExternalBackendPolicy "databases".`; !strings.Contains(evidence, want) {
 		t.Errorf("evidence is %q, want %q in it", evidence, want)
 	}
 }

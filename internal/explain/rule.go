@@ -2,54 +2,48 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 
-	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/policy"
 )
 
-// allowingRule names the rule that allows the endpoint. It asks package policy about each rule
-// alone, because a decision does not name a rule.
+// maxRules is how many rules a sentence names.
+const maxRules = 3
+
+// allowingRule names the rules that allow the endpoint.
 func (e *explainer) allowingRule() string {
 	if e.PoliciesUnread != "" {
 		return "Which rule allows it is unknown: " + e.PoliciesUnread + "."
 	}
-	selected := false
-	for i := range e.Policies {
-		p := &e.Policies[i]
-		if p.Spec.EffectiveMode() == v1alpha1.PolicyModeAudit || !selects(p, e.NamespaceLabels) {
-			continue
-		}
-		selected = true
-		for rule := range p.Spec.Allow {
-			alone := *p
-			alone.Spec.Allow = p.Spec.Allow[rule : rule+1]
-			if e.allows(&alone) {
-				return fmt.Sprintf("spec.allow[%d] of ExternalBackendPolicy %q allows it.", rule, p.Name)
-			}
+	set, _ := policy.Compile(policy.Input{Policies: e.Policies})
+	isEnforced := func(s policy.Selection) bool { return !s.Audit }
+	if !slices.ContainsFunc(set.Selecting(e.NamespaceLabels), isEnforced) {
+		return "No ExternalBackendPolicy in mode Enforce selects the namespace."
+	}
+
+	var texts []string
+	for _, rule := range e.rules(set.For(e.NamespaceLabels)) {
+		if !rule.Audit {
+			texts = append(texts, fmt.Sprintf("spec.allow[%d] of ExternalBackendPolicy %q", rule.Index, rule.Policy))
 		}
 	}
-	if selected {
-		return "No single rule allows all of it."
+	if len(texts) == 0 {
+		return "No rule allows it now. The manager may not know the policies yet."
 	}
-	return "No ExternalBackendPolicy selects the namespace."
+	return fmt.Sprintf("It goes by %s.", plan.FirstFew(texts, maxRules))
 }
 
-// selects reports whether a policy selects a namespace with these labels.
-func selects(p *v1alpha1.ExternalBackendPolicy, labels map[string]string) bool {
-	set, _ := policy.Compile(policy.Input{Policies: []v1alpha1.ExternalBackendPolicy{*p}})
-	return set.Count([]policy.Namespace{{Labels: labels}})[0].Namespaces > 0
-}
-
-// allows reports whether a policy alone allows the endpoint on all its ports.
-func (e *explainer) allows(p *v1alpha1.ExternalBackendPolicy) bool {
-	set, _ := policy.Compile(policy.Input{Policies: []v1alpha1.ExternalBackendPolicy{*p}})
-	view, name := set.For(e.NamespaceLabels), e.hostname()
-	ports := e.policyPorts()
-	if !plan.Resolves(e.Backend) {
-		return view.Name(name, ports...).Allowed
+// rules returns the rules that the manager goes by.
+func (e *explainer) rules(view *policy.View) []policy.Rule {
+	name, ports := e.hostname(), e.policyPorts()
+	switch {
+	case !plan.Resolves(e.Backend):
+		return view.NameRules(name, ports...)
+	case !e.addr.IsValid():
+		return view.LookupRules(name, ports...)
 	}
-	return e.addr.IsValid() && view.Target(name, e.addr, ports...).Allowed
+	return view.TargetRules(name, e.addr, ports...)
 }
 
 // policyPorts returns the ports that are published.

@@ -44,8 +44,8 @@ func TestRenderedObjectsAreThoseWritten(t *testing.T) {
 	}
 }
 
-// textOf returns the objects as YAML. Of a new Service it leaves out what only the API server knows:
-// the UID, the cluster IP and the IP families.
+// textOf returns the objects as YAML. Of a new Service it leaves out what only the API server
+// knows: the UID, the cluster IP and the IP families.
 func textOf(t *testing.T, isNew bool, s *corev1.Service, list []*discoveryv1.EndpointSlice) string {
 	t.Helper()
 	if isNew {

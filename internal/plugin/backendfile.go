@@ -17,8 +17,8 @@ import (
 // maxFileBytes bounds what is read of a file.
 const maxFileBytes = 16 << 20
 
-// readBackendFile returns the ExternalBackends of a file, or of in if the name is "-". Those without
-// a namespace get the given one. Other objects are skipped.
+// readBackendFile returns the ExternalBackends of a file, or of in if the name is "-". Those
+// without a namespace get the given one. Other objects are skipped.
 func readBackendFile(name string, in io.Reader, namespace string) ([]*v1alpha1.ExternalBackend, error) {
 	if name != "-" {
 		file, err := os.Open(name)

@@ -233,7 +233,9 @@ func (p *plugin) input(b *v1alpha1.ExternalBackend, o *renderOptions) render.Inp
 }
 
 // appliedInput returns the input as if b was applied to the cluster.
-func (p *plugin) appliedInput(ctx context.Context, b *v1alpha1.ExternalBackend, o *renderOptions) (render.Input, error) {
+func (p *plugin) appliedInput(
+	ctx context.Context, b *v1alpha1.ExternalBackend, o *renderOptions,
+) (render.Input, error) {
 	c, err := p.client()
 	if err != nil {
 		return render.Input{}, err

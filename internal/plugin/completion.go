@@ -49,28 +49,32 @@ func (p *plugin) completeTargets(
 	if len(args) == 0 {
 		return p.completeNames(command, args, word)
 	}
+	var names []string
+	for _, t := range p.targetsForCompletion(command, args[0]) {
+		if strings.HasPrefix(t.Name, word) && !slices.Contains(args[1:], t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// targetsForCompletion returns the targets of an ExternalBackend; none if it can't be read.
+func (p *plugin) targetsForCompletion(command *cobra.Command, name string) []v1alpha1.Target {
 	ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
 	defer cancel()
 	namespace, err := p.namespace()
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return nil
 	}
 	c, err := p.client()
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return nil
 	}
 	var b v1alpha1.ExternalBackend
-	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: args[0]}, &b); err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &b); err != nil {
+		return nil
 	}
-
-	var names []string
-	for i := range b.Spec.Targets {
-		if name := b.Spec.Targets[i].Name; strings.HasPrefix(name, word) && !slices.Contains(args[1:], name) {
-			names = append(names, name)
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return b.Spec.Targets
 }
 
 // completeNamespaces offers the names of namespaces.

@@ -33,5 +33,13 @@ func (p *plugin) output(format string, value any, text func() error) error {
 		}
 		return err
 	}
+	return checkFormat(format)
+}
+
+// checkFormat refuses formats that output does not know.
+func checkFormat(format string) error {
+	if format == "" || format == "json" || format == "yaml" {
+		return nil
+	}
 	return fmt.Errorf("--output: %q must be json or yaml", format)
 }

@@ -110,6 +110,10 @@ It exits with 0, with 1 after an error, and with 2 if it found something that is
 		newExplainCommand(p),
 		newStatusCommand(p),
 		newRenderCommand(p),
+		newPinCommand(p),
+		newDrainCommand(p),
+		newDisableCommand(p),
+		newResumeCommand(p),
 		newVersionCommand(p),
 	)
 	return root

@@ -60,10 +60,12 @@ targets:
 - {name: pool, srvName: _http._tcp.example.com}
 healthCheck: {httpGet: {path: /ready}}`
 
-// allHealthy are the verdicts of threeTargets.
-func allHealthy() map[string]string {
-	return map[string]string{"blue": "Healthy", "green": "Healthy", "spare": "Healthy"}
+// verdictsOf returns the verdicts of threeTargets.
+func verdictsOf(blue, green, spare string) map[string]string {
+	return map[string]string{"blue": blue, "green": green, "spare": spare}
 }
+
+func allHealthy() map[string]string { return verdictsOf("Healthy", "Healthy", "Healthy") }
 
 // screens returns a world for each golden file.
 func screens(t *testing.T) map[string]world {
@@ -71,18 +73,14 @@ func screens(t *testing.T) map[string]world {
 		eventAt(47*time.Minute, corev1.EventTypeWarning, "TierChanged", "Tier 1 is active in place of tier 0."),
 		eventAt(26*time.Hour, corev1.EventTypeNormal, "ServiceCreated", "Service \"db\" is created."),
 	}
-	only := func(target string) map[string]string { return map[string]string{target: "Healthy"} }
-	failing := only("spare")
-	failing["blue"], failing["green"] = v1alpha1.TargetReasonConnectionRefused, v1alpha1.TargetReasonTimeout
+	failing := verdictsOf(v1alpha1.TargetReasonConnectionRefused, v1alpha1.TargetReasonTimeout, "Healthy")
 	policy := v1alpha1.ExternalBackendPolicy{ObjectMeta: metav1.ObjectMeta{Name: "databases"}}
 	policy.Spec.Mode = v1alpha1.PolicyModeAudit
 
 	return map[string]world{
 		"healthy":  {spec: threeTargets, verdicts: allHealthy(), policies: []v1alpha1.ExternalBackendPolicy{policy}},
 		"failover": {spec: threeTargets, verdicts: failing, events: night},
-		"down": {spec: threeTargets, verdicts: map[string]string{
-			"blue": "Timeout", "green": "Timeout", "spare": "Timeout",
-		}},
+		"down":     {spec: threeTargets, verdicts: verdictsOf("Timeout", "Timeout", "Timeout")},
 		"starting": {spec: threeTargets},
 		"pinned": {spec: threeTargets, verdicts: allHealthy(), overrides: []v1alpha1.ExternalBackendOverride{
 			overrideOf(t, "night-shift", "pinnedTier: 1"),

@@ -2,6 +2,8 @@
 VERSION ?= $(shell git describe --tags --match 'v*' --always --dirty 2>/dev/null || echo dev)
 IMG ?= ghcr.io/external-backend/operator:$(VERSION)
 PLATFORMS ?= linux/amd64 linux/arm64
+# The plugins run where people work.
+PLUGIN_PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 CONTAINER_TOOL ?= docker
 
 # TESTFLAGS go to `go test`, FUZZTIME to every fuzz target, RUN_ARGS to the manager under `make run`. BENCH selects
@@ -41,7 +43,6 @@ OWN_KUBECTL := $(filter bin/devcluster,$(KUBECTL))
 API_LINT := go tool -modfile=$(CURDIR)/tools/apilint/go.mod golangci-lint-kube-api-linter
 
 GO_BUILD := go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
-PLUGINS := $(notdir $(wildcard cmd/kubectl-*))
 CHART := charts/external-backend-operator
 GENERATED := api config/argocd/actions config/crd config/rbac $(CHART)/files docs/reference
 # Where chart writes.
@@ -62,7 +63,10 @@ help: ## List all commands (the default)
 .PHONY: build
 build: ## Build bin/manager
 	$(GO_BUILD) -o bin/manager ./cmd
-	for p in $(PLUGINS); do $(GO_BUILD) -o bin/$$p ./cmd/$$p; done
+
+.PHONY: plugin
+plugin: ## Build bin/kubectl-external_backend, the kubectl plugin
+	$(GO_BUILD) -o bin/kubectl-external_backend ./cmd/kubectl-external_backend
 
 .PHONY: demo
 demo: packages ## Watch traffic follow health on a development cluster; DEMO_FOR=1m ends it after a minute
@@ -280,15 +284,27 @@ check-released-crds:
 	fi
 
 .PHONY: release
-release: check-released-crds build-installer chart ## Write binaries, install.yaml, the Helm chart, an SBOM for each binary, and checksums to dist
-	rm -f dist/*_linux_* dist/SHA256SUMS
+release: check-released-crds build-installer chart release-plugins ## Write binaries, install.yaml, the Helm chart, an SBOM for each binary, and checksums to dist
+	rm -f dist/manager_* dist/SHA256SUMS
 	cd tools && go build -o ../bin/sbom ./sbom
 	for platform in $(PLATFORMS); do \
-		for name in manager $(PLUGINS); do \
-			out=dist/$${name}_$${platform/\//_}; \
-			[ $$name = manager ] && pkg=./cmd || pkg=./cmd/$$name; \
-			GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o $$out $$pkg; \
-			bin/sbom -version '$(VERSION)' $$out >$$out.cdx.json; \
-		done; \
+		out=dist/manager_$${platform/\//_}; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o $$out ./cmd; \
+		bin/sbom -version '$(VERSION)' $$out >$$out.cdx.json; \
 	done
-	cd dist && sha256sum install.yaml *.tgz *_linux_* >SHA256SUMS
+	cd dist && sha256sum install.yaml external-backend.yaml *.tgz manager_* kubectl-* >SHA256SUMS
+
+.PHONY: release-plugins
+release-plugins: ## Write the kubectl plugin for all its platforms, and its krew manifest, to dist
+	rm -rf dist/kubectl-* dist/plugin
+	cd tools && go build -o ../bin/sbom ./sbom
+	for platform in $(PLUGIN_PLATFORMS); do \
+		out=dist/kubectl-external_backend_$${platform/\//_}; \
+		binary=dist/plugin/kubectl-external_backend; \
+		[[ $$platform != windows/* ]] || binary+=.exe; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o $$binary ./cmd/kubectl-external_backend; \
+		hack/package-plugin.sh $$binary $$out.tar.gz; \
+		bin/sbom -version '$(VERSION)' $$binary >$$out.cdx.json; \
+	done
+	rm -r dist/plugin
+	hack/krew-manifest.sh '$(VERSION)' dist >dist/external-backend.yaml

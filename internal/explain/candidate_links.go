@@ -257,12 +257,19 @@ func (e *explainer) isState(state v1alpha1.TargetState) bool {
 
 func (e *explainer) isReason(reason string) bool { return e.status != nil && e.status.Reason == reason }
 
-// adminState is the adminState that is in force.
+// adminState is the adminState that is in force. If the override that is applied was not read, the
+// state of the target shows it.
 func (e *explainer) adminState() v1alpha1.AdminState {
 	if o := e.appliedOverride(); o != nil {
 		i := slices.IndexFunc(o.Spec.Targets, func(t v1alpha1.TargetOverride) bool { return t.Name == e.name })
 		if i >= 0 {
 			return o.Spec.Targets[i].AdminState
+		}
+	}
+	unread := e.Backend.Status.Override != "" && e.appliedOverride() == nil
+	for _, state := range []v1alpha1.AdminState{v1alpha1.AdminStateDraining, v1alpha1.AdminStateDisabled} {
+		if unread && e.isState(v1alpha1.TargetState(state)) {
+			return state
 		}
 	}
 	if e.target == nil {

@@ -233,12 +233,14 @@ func (s state) check(t *testing.T, word string) {
 
 // TestChainsMatchGoldenFiles shows whole chains as a terminal does.
 func TestChainsMatchGoldenFiles(t *testing.T) {
-	stale := overrideOf(t, "night-shift", "{pinnedTier: 1, targets: [{name: a, adminState: Draining}]}")
+	pin := []v1alpha1.ExternalBackendOverride{overrideOf(t, "night-shift", "pinnedTier: 1")}
+	drain := []v1alpha1.ExternalBackendOverride{overrideOf(t, "night-shift", "targets: [{name: a, adminState: Draining}]")}
 	for name, s := range map[string]state{
 		"healthy":   {world: world{spec: twoTargets, verdicts: allHealthy()}, what: "192.0.2.2"},
 		"refused":   {world: world{spec: twoTargets, verdicts: map[string]string{"a": "Healthy", "b": "ConnectionRefused"}}},
 		"standby":   {world: world{spec: twoTiers, verdicts: allHealthy()}, what: "b"},
-		"pinned":    {world: world{spec: twoTiers, verdicts: allHealthy(), overrides: []v1alpha1.ExternalBackendOverride{stale}}, what: "a"},
+		"pinned":    {world: world{spec: twoTiers, verdicts: allHealthy(), overrides: pin}, what: "a"},
+		"drained":   {world: world{spec: twoTiers, verdicts: allHealthy(), overrides: drain}, what: "a"},
 		"denied":    {world: world{spec: oneTarget, denied: map[string]string{"192.0.2.1": "not allowed by any policy"}}},
 		"duplicate": {world: world{spec: oneTarget, sibling: []endpointslice.Endpoint{endpointAt("192.0.2.1")}}},
 		"left":      {world: world{before: twoTargets, verdicts: allHealthy(), spec: oneTarget + "\ndrainSeconds: 60"}, what: "192.0.2.2"},
@@ -281,6 +283,30 @@ func TestUnknownIsSaid(t *testing.T) {
 		t.Errorf("GetsTraffic is %s, cause %d", chain.GetsTraffic, chain.Cause)
 	}
 	compareWithFile(t, chain.Text(), "testdata/unreadable.golden")
+}
+
+// TestOverrideIsTheCause explains a target that an override takes out of traffic, also to somebody
+// who may not read overrides: status gives it away. That another tier is then active is no cause.
+func TestOverrideIsTheCause(t *testing.T) {
+	for _, spec := range []string{twoTargets, twoTiers} { // without target a, tier 1 becomes active
+		for _, state := range []string{"Disabled", "Draining"} {
+			w := world{spec: spec, verdicts: allHealthy(), overrides: []v1alpha1.ExternalBackendOverride{
+				overrideOf(t, "night-shift", "targets: [{name: a, adminState: "+state+"}]")}}
+			in := w.input(t)
+			for _, unread := range []string{"", "you may not list externalbackendoverrides"} {
+				if unread != "" {
+					in.Overrides, in.OverridesUnread = nil, unread
+				}
+				chain, err := Explain(in, "a")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if chain.Cause < 0 || chain.Links[chain.Cause].ID != LinkOverride || chain.Links[chain.Cause].Reason != state {
+					t.Error(chain.Text())
+				}
+			}
+		}
+	}
 }
 
 // TestRuleIsNamed finds the policy and the rule that allow an endpoint.

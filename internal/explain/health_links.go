@@ -135,6 +135,10 @@ func (e *explainer) tier() Link {
 			e.Backend.Spec.Failover.EffectiveWhenNoTierQualifies())
 	case *active == own:
 		l.say("It is in tier %d, which is active.", own)
+	case e.adminState() != v1alpha1.AdminStateActive || e.isOut():
+		l.Answer = Unknown
+		l.say("Tier %d is active. The endpoint does not count for its tier %d: it is not published, or its target is not "+
+			"Active.", *active, own)
 	default:
 		l.Answer = No
 		l.say("It is in tier %d, a standby: tier %d is active.", own, *active)
@@ -178,6 +182,7 @@ func (e *explainer) override() Link {
 		l.Answer = Unknown
 		l.say("ExternalBackendOverride %q is applied. What it sets is unknown%s.", e.Backend.Status.Override,
 			inBrackets(e.OverridesUnread))
+		e.judgeUnreadOverride(&l)
 		l.sayCondition(e.condition(v1alpha1.ConditionReady))
 	default:
 		e.judgeOverride(&l, applied)
@@ -189,6 +194,18 @@ func (e *explainer) override() Link {
 		}
 	}
 	return l
+}
+
+// judgeUnreadOverride answers by status: a target whose state is not that of its own adminState is
+// subject to the override.
+func (e *explainer) judgeUnreadOverride(l *Link) {
+	state := e.adminState()
+	if e.target == nil || state == e.target.EffectiveAdminState() {
+		return
+	}
+	l.Answer, l.Reason = No, string(state)
+	l.say("Status says that the target is %s, and spec does not.", state)
+	l.Hint = "Ask whoever made the override, or wait for its end."
 }
 
 // judgeOverride says what the applied override means for the endpoint.

@@ -257,6 +257,9 @@ func (p *plugin) appliedInput(
 func (p *plugin) clusterInput(objects *view.Objects, o *renderOptions) (render.Input, error) {
 	b := objects.Backend
 	for _, part := range []view.Part{view.PartService, view.PartSlices, view.PartOverrides, view.PartSiblings} {
+		if part == view.PartOverrides && b.Status.Override == "" {
+			continue
+		}
 		if unread := objects.WhyUnread(part); unread != nil {
 			return render.Input{}, fmt.Errorf("what would be written is unknown without %s: %s", part, unread.Why)
 		}

@@ -1,0 +1,83 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/external-backend/operator/test/harness"
+)
+
+// buildPlugin builds the kubectl plugin once, and returns the path of its binary.
+var buildPlugin = sync.OnceValues(func() (string, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "bin", "test-kubectl-external_backend")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/kubectl-external_backend")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+root)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+// pluginUser runs the kubectl plugin with the rights of one user.
+type pluginUser struct {
+	h                *harness.Test
+	path, kubeconfig string
+}
+
+// editor returns a user who has in the test's namespace the rights of Kubernetes' edit, and may
+// write ExternalBackends.
+func editor(h *harness.Test) *pluginUser {
+	h.T.Helper()
+	return newPluginUser(h, "editor", "edit", "external-backend-externalbackend-editor-role")
+}
+
+// newPluginUser returns a user with ClusterRoles in the test's namespace.
+func newPluginUser(h *harness.Test, name string, clusterRoles ...string) *pluginUser {
+	h.T.Helper()
+	user := name + "-of-" + h.Namespace
+	for i, role := range clusterRoles {
+		h.Apply(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: %s-%d}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %s}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %s}]`, name, i, role, user)
+	}
+	kubeconfig, err := h.UserKubeconfig(user)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	path, err := buildPlugin()
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	return &pluginUser{h: h, path: path, kubeconfig: kubeconfig}
+}
+
+// run runs a command of the plugin in the test's namespace. It returns what the command prints and
+// its exit code.
+func (u *pluginUser) run(t *testing.T, input string, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), u.path,
+		append([]string{"--kubeconfig", u.kubeconfig, "-n", u.h.Namespace}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+}

@@ -2,7 +2,7 @@ package explain
 
 import "github.com/external-backend/operator/api/v1alpha1"
 
-// hints say what a person can do, by the word of the API. The words of True conditions have none.
+// hints say what a person can do, by the reason of a link.
 var hints = map[string]string{
 	v1alpha1.ReasonPending:     "Wait for the manager. If it takes more than a minute, see whether it runs.",
 	v1alpha1.ReasonInvalidSpec: "Correct the field of spec that the message names.",
@@ -26,18 +26,8 @@ var hints = map[string]string{
 	v1alpha1.ReasonPortMismatch:    "Give the Service the port that the message names, by name and protocol.",
 	v1alpha1.ReasonApplyFailed:     "The API server refuses a write. The message says why; it is tried again.",
 
-	v1alpha1.ReasonNoEndpoints:      "No endpoint is published. The links before this one say why.",
-	v1alpha1.ReasonSomeUnhealthy:    "See the target itself, from the node of the manager.",
-	v1alpha1.ReasonAllUnhealthy:     "Every probed endpoint fails: compare spec.healthCheck with what the targets answer.",
-	v1alpha1.ReasonNoReadyEndpoints: "See the targets that the message names.",
-	v1alpha1.ReasonDraining:         "Set adminState to Active when the target shall get traffic again.",
-	disabled:                        "Set adminState to Active when the target shall get traffic again.",
-
-	v1alpha1.ReasonExpired:         "Delete the override, or create another one.",
-	v1alpha1.ReasonBackendNotFound: "Correct spec.externalBackendRef of the override.",
-	v1alpha1.ReasonTargetNotFound:  "Correct the names in spec.targets of the override.",
-	v1alpha1.ReasonTierNotFound:    "Correct spec.pinnedTier of the override.",
-	v1alpha1.ReasonSuperseded:      "Delete the older override first.",
+	v1alpha1.ReasonDraining: "Set adminState to Active when the target shall get traffic again.",
+	disabled:                "Set adminState to Active when the target shall get traffic again.",
 
 	v1alpha1.TargetReasonConnectionRefused: "Nothing listens on that port: start the server, or correct the port.",
 	v1alpha1.TargetReasonConnectionReset:   "The server closes the connection: see its log, and whether it wants TLS.",

@@ -59,14 +59,15 @@ targets: [{name: a, address: 192.0.2.1}, {name: b, address: "2001:db8::1"}]`
 		if got := addresses(r); got != c.want {
 			t.Errorf("%q publishes %s, want %s", c.service, got, c.want)
 		}
-		if remarks := strings.Join(r.Remarks, " "); (c.remark == "") != (remarks == "") || !strings.Contains(remarks, c.remark) {
+		remarks := strings.Join(r.Remarks, " ")
+		if (c.remark == "") != (remarks == "") || !strings.Contains(remarks, c.remark) {
 			t.Errorf("%q: the remarks are %q, want %q in them", c.service, remarks, c.remark)
 		}
 	}
 }
 
-// TestRefusedTargetsStayOut: without policies, what status says that policy refuses is not published,
-// be it an address or a name that leads to published addresses.
+// TestRefusedTargetsStayOut: without policies, what status says that policy refuses is not
+// published, be it an address or a name.
 func TestRefusedTargetsStayOut(t *testing.T) {
 	in := inputOf(t, `
 ports: [{port: 80}]

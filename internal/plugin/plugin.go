@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -114,6 +115,7 @@ It exits with 0, with 1 after an error, and with 2 if it found something that is
 		newDrainCommand(p),
 		newDisableCommand(p),
 		newResumeCommand(p),
+		newPolicyCommand(p),
 		newVersionCommand(p),
 	)
 	return root
@@ -140,7 +142,7 @@ func (p *plugin) namespace() (string, error) {
 func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		v1alpha1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
+		v1alpha1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, networkingv1.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
 	}
@@ -151,7 +153,7 @@ func newScheme() *runtime.Scheme {
 // would ask the API server for all of its resources first.
 func newMapper(scheme *runtime.Scheme) meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(scheme.PrioritizedVersionsAllGroups())
-	clusterScoped := map[string]bool{"Namespace": true, "Node": true, "ExternalBackendPolicy": true}
+	clusterScoped := map[string]bool{"Namespace": true, "Node": true, "ServiceCIDR": true, "ExternalBackendPolicy": true}
 	for kind := range scheme.AllKnownTypes() {
 		scope := meta.RESTScopeNamespace
 		if clusterScoped[kind.Kind] {

@@ -88,7 +88,9 @@ func (c *comparison) compareCandidates() {
 		}
 	}
 	for i := range c.spec.Spec.Targets {
-		c.compareTarget(&c.spec.Spec.Targets[i], &was.Notes[i], &will.Notes[i])
+		if t := &c.spec.Spec.Targets[i]; t.AdminState != v1alpha1.AdminStateDisabled {
+			c.compareTarget(t, &was.Notes[i], &will.Notes[i])
+		}
 	}
 }
 

@@ -74,12 +74,12 @@ func (c *Change) line() string {
 	if c.Why != "" {
 		text += ": " + c.Why
 	}
-	switch rules := firstFew(c.Rules); {
+	switch rules, hasNone := firstFew(c.Rules), len(c.Rules) == 0; {
 	case c.Effect == WouldRefuse, c.Effect == WouldAllow:
-	case rules == "" && c.Effect == Unknown:
-	case rules == "" && c.Effect == Allowed:
+	case hasNone && (c.Effect == Unknown || strings.HasPrefix(c.Subject, "spec.dns")):
+	case hasNone && c.Effect == Allowed:
 		text += "; no policy in mode Enforce will select the namespace"
-	case rules == "":
+	case hasNone:
 		text += "; no policy in mode Enforce selects the namespace now"
 	case c.Effect == Withdrawn, c.Effect == Refused:
 		text += "; allowed now by " + rules

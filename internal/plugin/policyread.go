@@ -120,7 +120,9 @@ func (r *policyReader) clusterRanges(ctx context.Context, declared []netip.Prefi
 
 // namespaces reads all namespaces. If the user may not, or if only one is asked for, it reads that
 // one.
-func (r *policyReader) namespaces(ctx context.Context, current string, onlyCurrent bool) ([]policyreport.Namespace, error) {
+func (r *policyReader) namespaces(
+	ctx context.Context, current string, onlyCurrent bool,
+) ([]policyreport.Namespace, error) {
 	var out []policyreport.Namespace
 	if !onlyCurrent {
 		err := readPages(ctx, r, func() *corev1.NamespaceList { return &corev1.NamespaceList{} },

@@ -97,7 +97,9 @@ func TestChangesAreToldByEffectAndRule(t *testing.T) {
 		"narrower": {
 			backendOf(t, twoTargets, "203.0.113.10"),
 			[]v1alpha1.ExternalBackendPolicy{policyOf(t, "databases", wide)},
-			[]v1alpha1.ExternalBackendPolicy{policyOf(t, "databases", strings.Replace(wide, "203.0.113.0/24", "198.51.100.0/24", 1))},
+			[]v1alpha1.ExternalBackendPolicy{
+				policyOf(t, "databases", strings.Replace(wide, "203.0.113.0/24", "198.51.100.0/24", 1)),
+			},
 		},
 		"port": {
 			backendOf(t, twoTargets, "203.0.113.10"),
@@ -118,7 +120,9 @@ func TestChangesAreToldByEffectAndRule(t *testing.T) {
 		},
 		"audit": {
 			backendOf(t, twoTargets, "203.0.113.10"), nil,
-			[]v1alpha1.ExternalBackendPolicy{policyOf(t, "trial", strings.Replace("{mode: Audit, "+wide[1:], "203.0.113.0/24", "203.0.113.11/32", 1))},
+			[]v1alpha1.ExternalBackendPolicy{
+				policyOf(t, "trial", "{mode: Audit, "+strings.Replace(wide[1:], "203.0.113.0/24", "203.0.113.11/32", 1)),
+			},
 		},
 		"elsewhere": {
 			backendOf(t, twoTargets, "203.0.113.10"), nil,

@@ -4,7 +4,6 @@ package probe
 
 import (
 	"context"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -49,7 +48,7 @@ func (d *dialer) start(a *attempt) {
 	a.conn = c
 	d.group.Go(func() {
 		defer cancel()
-		c.result = converse(ctx, a.handler, a.endpoint)
+		c.result = converse(ctx, a.handler, a.endpoint, nil)
 		close(c.ended)
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -98,48 +97,3 @@ func (d *dialer) wait(timeout time.Duration) events {
 }
 
 func (d *dialer) close() { d.group.Wait() }
-
-// converse runs one probe over a new connection.
-func converse(ctx context.Context, h *handler, e Endpoint) outcome {
-	connection, err := new(net.Dialer).DialContext(ctx, "tcp", e.Dial.String())
-	if err != nil {
-		return dialOutcome(err)
-	}
-	defer connection.Close()
-	_ = connection.(*net.TCPConn).SetLinger(0) // no TIME_WAIT on either side
-	defer context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })()
-	if h.tls != nil {
-		session := h.secure(connection, e)
-		if err := session.establish(); err != nil {
-			return session.outcome(err)
-		}
-		if h.waitsForNothing() {
-			return succeeded
-		}
-		connection = session
-	}
-	x := h.exchange(e)
-	if x == nil {
-		return succeeded
-	}
-	out, enough := x.begin(nil)
-	if _, err := connection.Write(out); err != nil {
-		return x.cut(err).outcome
-	}
-	for in := make([]byte, maxBody); !enough; {
-		n, err := connection.Read(in)
-		if n > 0 {
-			a := x.feed(in[:n])
-			if a.done {
-				return a.outcome
-			}
-			if len(a.reply) > 0 {
-				_, err = connection.Write(a.reply)
-			}
-		}
-		if err != nil {
-			return x.cut(err).outcome
-		}
-	}
-	return succeeded
-}

@@ -270,8 +270,8 @@ func (c *policyCase) wouldRefuse() bool {
 
 func keys(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
 
-// TestForetoldPolicyChangesComeTrueRandom: what the report foretells from objects that users can read
-// is what the manager does after the policies have changed, in 10,000 drawn cases.
+// TestForetoldPolicyChangesComeTrueRandom: what the report foretells from objects that users can
+// read is what the manager does after the policies have changed, in 10,000 drawn cases.
 func TestForetoldPolicyChangesComeTrueRandom(t *testing.T) {
 	const managers, changes = 500, 20
 	effects := 0

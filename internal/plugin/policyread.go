@@ -144,8 +144,8 @@ func (r *policyReader) namespaces(
 	return []policyreport.Namespace{{Name: n.Name, Labels: n.Labels}}, nil
 }
 
-// backends reads the ExternalBackends of the namespaces with all that policy decides from. namespace
-// is "" for all namespaces.
+// backends reads the ExternalBackends of the namespaces with all that policy decides from.
+// namespace is "" for all namespaces.
 func (r *policyReader) backends(
 	ctx context.Context, namespace string, namespaces []policyreport.Namespace,
 ) ([]policyreport.Backend, error) {

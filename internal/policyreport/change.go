@@ -1,6 +1,6 @@
-// Package policyreport reports for people what policies allow: what other policies would change, and
-// who may publish an address or a name. It is pure. It decides nothing itself, but asks policy and
-// the planner, as the manager does.
+// Package policyreport reports for people what policies allow: what other policies would change,
+// and who may publish an address or a name. It is pure. It decides nothing itself, but asks policy
+// and the planner, as the manager does.
 package policyreport
 
 import (

@@ -177,8 +177,8 @@ func (c *comparison) changed(target string) bool {
 	return slices.ContainsFunc(c.changes, func(o Change) bool { return o.Target == target })
 }
 
-// hidesRefusals reports whether the status says that policy refuses something, and what is published
-// does not show that it is something of another target.
+// hidesRefusals reports whether the status says that policy refuses something, and what is
+// published does not show that it is something of another target.
 func (c *comparison) hidesRefusals(was *plan.TargetNotes) bool {
 	return was.Denied == "" && plan.RefusalsOf(&c.Object.Status).Refused
 }

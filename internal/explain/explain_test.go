@@ -267,6 +267,23 @@ targets: [{name: a, hostname: a.example.com}]`}},
 	}
 }
 
+// TestLateStatusIsNotTakenForHealth explains an endpoint that has just become unhealthy. Slices say
+// so at once, and status says it later.
+func TestLateStatusIsNotTakenForHealth(t *testing.T) {
+	before := world{spec: twoTargets, verdicts: allHealthy()}
+	now := world{spec: twoTargets, verdicts: map[string]string{"a": "Healthy", "b": "Timeout"}}
+	in := now.input(t)
+	in.Backend.Status = before.input(t).Backend.Status
+	chain, err := Explain(in, "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if chain.Cause < 0 || chain.Links[chain.Cause].ID != LinkVerdict ||
+		!strings.HasPrefix(chain.Links[chain.Cause].Evidence[0], "It is unhealthy: its slice says so.") {
+		t.Errorf("the cause is not the verdict of the slice:\n%s", chain.Text())
+	}
+}
+
 // TestUnknownIsSaid explains an ExternalBackend to somebody who may read nothing else. What is not
 // known is unknown, and no link guesses.
 func TestUnknownIsSaid(t *testing.T) {

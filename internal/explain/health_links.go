@@ -36,6 +36,11 @@ func (e *explainer) verdict() Link {
 		l.say("There is no verdict on every endpoint of the target yet; this one is published as healthy.")
 	case e.published.Healthy:
 		l.say("It is healthy%s.", e.sinceState(v1alpha1.TargetStateHealthy))
+	case e.isHealth(v1alpha1.TargetHealthHealthy):
+		l.Answer = No
+		l.say("It is unhealthy: its slice says so. Status still says that its target is healthy, because it follows the " +
+			"slices with a delay.")
+		l.Hint = "Ask again in ten seconds, or look at the events: they say the reason at once."
 	default:
 		l.Answer = No
 		e.sayTargetHealth(&l)

@@ -16,8 +16,8 @@ import (
 	"github.com/external-backend/operator/internal/view"
 )
 
-// TestPredictionIsWhatTheOperatorPublishes: for each override, the ready endpoints that are predicted
-// without it are those that the operator publishes with it.
+// TestPredictionIsWhatTheOperatorPublishes: for each override, the ready endpoints that are
+// predicted without it are those that the operator publishes with it.
 func TestPredictionIsWhatTheOperatorPublishes(t *testing.T) {
 	for name, w := range map[string]world{
 		"healthy":  {spec: threeTargets, verdicts: allHealthy()},
@@ -170,8 +170,8 @@ func TestEndIsBounded(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheOperatorsAnswer: the wait succeeds once the override is applied, and fails with
-// the operator's words if it is refused, or if its time is over.
+// TestWaitEndsWithTheOperatorsAnswer: the wait succeeds once the override is applied, and fails
+// with the operator's words if it is refused, or if its time is over.
 func TestWaitEndsWithTheOperatorsAnswer(t *testing.T) {
 	for name, test := range map[string]struct {
 		applied *metav1.Condition
@@ -199,8 +199,8 @@ func TestWaitEndsWithTheOperatorsAnswer(t *testing.T) {
 	}
 }
 
-// TestNothingIsChangedWithoutAYes: whoever can't be asked has to say --yes, and an answer other than
-// yes changes nothing.
+// TestNothingIsChangedWithoutAYes: whoever can't be asked has to say --yes, and an answer other
+// than yes changes nothing.
 func TestNothingIsChangedWithoutAYes(t *testing.T) {
 	w := world{spec: threeTargets, verdicts: allHealthy()}
 	o := w.objects(t)

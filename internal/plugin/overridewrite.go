@@ -135,8 +135,8 @@ func deleteOverride(
 	return err
 }
 
-// waitUntilApplied waits until the ExternalBackend is subject to an override. It fails if the operator
-// refuses the override, and if ctx ends first.
+// waitUntilApplied waits until the ExternalBackend is subject to an override. It fails if the
+// operator refuses the override, and if ctx ends first.
 func waitUntilApplied(ctx context.Context, c client.Client, o *v1alpha1.ExternalBackendOverride) error {
 	var last string
 	err := wait.PollUntilContextCancel(ctx, pollPeriod, true, func(ctx context.Context) (bool, error) {
@@ -169,8 +169,8 @@ func waitUntilEnded(ctx context.Context, c client.Client, key client.ObjectKey, 
 	return describeWait(ctx, err, "The overrides are deleted, and status still names one", "")
 }
 
-// describeWait says why a wait has failed. state is what is so when its time is over, and last is what
-// the operator said last.
+// describeWait says why a wait has failed. state is what is so when its time is over, and last is
+// what the operator said last.
 func describeWait(ctx context.Context, err error, state, last string) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -181,8 +181,8 @@ func describeWait(ctx context.Context, err error, state, last string) error {
 	return fmt.Errorf("%s yet. %s", state, last)
 }
 
-// completeTiers offers the names of ExternalBackends for the first argument, and the tiers of that one
-// for the second.
+// completeTiers offers the names of ExternalBackends for the first argument, and the tiers of that
+// one for the second.
 func (p *plugin) completeTiers(
 	command *cobra.Command, args []string, word string,
 ) ([]string, cobra.ShellCompDirective) {

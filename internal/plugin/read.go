@@ -151,8 +151,8 @@ func (r *objectReader) readNamespace() {
 	r.Namespace = &n
 }
 
-// readEvents reads the events about the ExternalBackend. Those about an earlier one of the same name
-// are left out.
+// readEvents reads the events about the ExternalBackend. Those about an earlier one of the same
+// name are left out.
 func (r *objectReader) readEvents() {
 	err := readPages(r.ctx, r,
 		func() *eventsv1.EventList { return &eventsv1.EventList{} },

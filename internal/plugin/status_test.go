@@ -237,3 +237,20 @@ func BenchmarkStatusOfThousandTargets(b *testing.B) {
 		screenOf(o, false)
 	}
 }
+
+// TestGuideShowsRealScreens: the output that the guide shows is that of the golden files.
+func TestGuideShowsRealScreens(t *testing.T) {
+	guide, err := os.ReadFile(filepath.Join("..", "..", "docs", "plugin.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"status-failover", "preview-pin"} {
+		screen, err := os.ReadFile(filepath.Join("testdata", name+".golden"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(guide), string(screen)) {
+			t.Errorf("docs/plugin.md does not have testdata/%s.golden", name)
+		}
+	}
+}

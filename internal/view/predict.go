@@ -41,8 +41,8 @@ type Traffic struct {
 	TotalAfter  int    `json:"totalAfter"`
 }
 
-// Predict plans an ExternalBackend with these overrides in place of its own, as the operator does. It
-// fails if what it needs could not be read, or if there are no endpoints to plan.
+// Predict plans an ExternalBackend with these overrides in place of its own, as the operator does.
+// It fails if what it needs could not be read, or if there are no endpoints to plan.
 func Predict(o *Objects, overrides []v1alpha1.ExternalBackendOverride, now time.Time) (*Prediction, error) {
 	if unread := o.WhyUnread(PartSlices); unread != nil {
 		return nil, errors.New(unread.Why)
@@ -78,8 +78,8 @@ type predictor struct {
 	published *endpointslice.PublishedEndpoints
 	traits    plan.ServiceTraits
 	answers   map[string]plan.Answer
-	// addresses are those that may be published: those that are, and those of targets that are Disabled
-	// now. Others are left out for reasons that an override does not change.
+	// addresses are those that may be published: those that are, and those of targets that are
+	// Disabled now. Others are left out for reasons that an override does not change.
 	addresses map[netip.Addr]bool
 }
 
@@ -120,8 +120,8 @@ func newPredictor(o *Objects, overridden plan.Overridden, now time.Time) *predic
 	return p
 }
 
-// plan plans with the health that is published. previous is the state of tiers before; nil to read it
-// back.
+// plan plans with the health that is published. previous is the state of tiers before; nil to read
+// it back.
 func (p *predictor) plan(previous *plan.TierState) plan.PlannedEndpoints {
 	var cache plan.Cache
 	return cache.PlanEndpoints(plan.EndpointsInput{
@@ -193,7 +193,8 @@ func boolToInt(b bool) int {
 // specKnown reports whether this version knows all of the spec.
 func specKnown(b *v1alpha1.ExternalBackend) bool { return len(b.Spec.Unknown) == 0 }
 
-// CheckOverride says why an ExternalBackend would not be subject to a new override; nil if it would.
+// CheckOverride says why an ExternalBackend would not be subject to a new override; nil if it
+// would.
 func CheckOverride(o *Objects, override *v1alpha1.ExternalBackendOverride, now time.Time) error {
 	overridden := plan.Override(o.Backend, specKnown(o.Backend), append(slices.Clip(o.Overrides), *override), now)
 	outcome := overridden.Outcomes[len(o.Overrides)]

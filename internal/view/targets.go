@@ -168,8 +168,8 @@ func buildNames(o *Objects, targets []Target) []Name {
 	return out
 }
 
-// qualityOf says how good the answer for the name of a target is. A target that is unhealthy has the
-// reason of that, and not the one of its name. Then only NamesResolved can tell.
+// qualityOf says how good the answer for the name of a target is. A target that is unhealthy has
+// the reason of that, and not the one of its name. Then only NamesResolved can tell.
 func qualityOf(b *v1alpha1.ExternalBackend, t *Target) Quality {
 	switch t.Reason {
 	case v1alpha1.ReasonServingStale:

@@ -94,8 +94,8 @@ type Target struct {
 	// AdminState is the one in force. Override names the override that sets it, if one does.
 	AdminState v1alpha1.AdminState `json:"adminState"`
 	Override   string              `json:"override,omitempty"`
-	// State, Health, Reason, Message and Since are those in status. If status omits the target, Omitted
-	// is true, and State and Health say what the slices show.
+	// State, Health, Reason, Message and Since are those in status. If status omits the target,
+	// Omitted is true, and State and Health say what the slices show.
 	State   v1alpha1.TargetState  `json:"state,omitempty"`
 	Health  v1alpha1.TargetHealth `json:"health,omitempty"`
 	Reason  string                `json:"reason,omitempty"`

@@ -81,3 +81,19 @@ func (u *pluginUser) run(t *testing.T, input string, args ...string) (out, errOu
 	}
 	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 }
+
+// want runs the plugin, and fails the test unless it exits with this code and prints these texts.
+func (u *pluginUser) want(code int, texts []string, args ...string) string {
+	u.h.T.Helper()
+	out, errOut, got := u.run(u.h.T, "", args...)
+	output := out + errOut
+	if got != code {
+		u.h.T.Fatalf("%s exits with %d:\n%s", strings.Join(args, " "), got, output)
+	}
+	for _, text := range texts {
+		if !strings.Contains(output, text) {
+			u.h.T.Errorf("%s does not say %q:\n%s", strings.Join(args, " "), text, output)
+		}
+	}
+	return output
+}

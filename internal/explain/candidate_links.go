@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,14 +30,16 @@ func (e *explainer) spec() Link {
 	switch {
 	case e.name == "":
 		l.Answer = Unknown
-		l.say("The annotation of the slice does not say which target the endpoint belongs to.")
+		l.say("The annotation of the slice does not say which target the endpoint belongs to, and no target has its address.")
+		if until := e.published.DrainUntil; e.published.Terminating {
+			l.Answer = No
+			l.say("It drains%s.", untilText(until))
+		}
 		return l
 	case e.target == nil:
 		l.Answer = No
 		l.say("Target %q is not in spec.targets.", e.name)
-		if until := e.published.DrainUntil; !until.IsZero() {
-			l.say("Its endpoint drains until %s.", until.Format("15:04:05 MST"))
-		}
+		l.say("Its endpoint drains%s.", untilText(e.published.DrainUntil))
 		return l
 	}
 
@@ -112,8 +115,7 @@ func (e *explainer) dnsName() Link {
 		return l
 	case e.published != nil && e.published.Leaving():
 		l.Answer = No
-		l.say("The address is no longer an address of %s; it drains until %s.", name,
-			e.published.DrainUntil.Format("15:04:05 MST"))
+		l.say("The address is no longer an address of %s; it drains%s.", name, untilText(e.published.DrainUntil))
 	case e.published != nil:
 		l.say("%s leads to %s.", name, e.published.Addr)
 	case e.isState(v1alpha1.TargetStateUnresolved):
@@ -315,6 +317,14 @@ func inBrackets(message string) string {
 		return ""
 	}
 	return " (" + message + ")"
+}
+
+// untilText says until when an endpoint drains; "" if that is not known.
+func untilText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return " until " + t.Format("15:04:05 MST")
 }
 
 func capitalized(s string) string {

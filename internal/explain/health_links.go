@@ -30,8 +30,12 @@ func (e *explainer) verdict() Link {
 		l.say("It counts as healthy, whatever the probes say: the check only observes.")
 		e.sayTargetHealth(&l)
 	case e.published.Unread:
-		l.Answer, l.Reason = Unknown, v1alpha1.ReasonPending
-		l.say("The annotation of its slice does not say it, and there is no verdict yet.")
+		l.Answer = Unknown
+		l.say("The annotation of its slice does not say it.")
+		e.judgeByStatus(&l)
+		if l.Reason != "" && !e.published.Serving {
+			l.Answer = No
+		}
 	case e.published.Healthy && e.isHealth(v1alpha1.TargetHealthUnknown):
 		l.say("There is no verdict on every endpoint of the target yet; this one is published as healthy.")
 	case e.published.Healthy:
@@ -124,7 +128,7 @@ func (e *explainer) tier() Link {
 	case !plan.Resolves(e.Backend):
 		l.say("A name that is published itself has no tiers.")
 		return l
-	case e.published == nil && e.target == nil, e.published != nil && e.published.Unread:
+	case e.target == nil && (e.published == nil || e.published.Unread):
 		l.Answer = Unknown
 		l.say("Its tier is not known.")
 		return l

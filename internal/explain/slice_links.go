@@ -45,7 +45,9 @@ func (e *explainer) terminating() Link {
 	why := "it is neither"
 	switch {
 	case e.published.Leaving():
-		why = "its address has left spec or DNS, and drains until " + e.published.DrainUntil.Format("15:04:05 MST")
+		why = "its address has left spec or DNS, and drains" + untilText(e.published.DrainUntil)
+	case e.published.Terminating && e.target == nil:
+		why = "its address has left spec or DNS, or its target is Draining"
 	case e.published.Terminating:
 		why = fmt.Sprintf("adminState is %s", e.adminState())
 	}

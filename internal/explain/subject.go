@@ -84,8 +84,11 @@ func writtenFor(b *v1alpha1.ExternalBackend) func(*discoveryv1.EndpointSlice) bo
 
 // find finds the endpoint that what names.
 func find(in *Input, what string) (*subject, error) {
-	own := publishedBy(in.Slices, writtenFor(in.Backend))
 	b := in.Backend
+	own := publishedBy(in.Slices, writtenFor(b))
+	for _, p := range own {
+		attribute(b, p)
+	}
 	if what == "" {
 		name := worstTarget(b)
 		if name == "" {
@@ -101,6 +104,26 @@ func find(in *Input, what string) (*subject, error) {
 		return findTarget(b, own, what), nil
 	}
 	return findAddress(in, own, what)
+}
+
+// attribute finds the target of an endpoint that the annotation of its slice says nothing about:
+// the one with that address in spec or status. The tier is that of the target then.
+func attribute(b *v1alpha1.ExternalBackend, p *publishedEndpoint) {
+	if !p.Unread {
+		return
+	}
+	address, name := p.Addr.String(), ""
+	for i := range b.Status.Targets {
+		if slices.Contains(b.Status.Targets[i].Addresses, address) {
+			name = b.Status.Targets[i].Name
+		}
+	}
+	for i := range b.Spec.Targets {
+		if t := &b.Spec.Targets[i]; t.Address == address || t.Name == name {
+			p.Target, p.Tier = t.Name, t.EffectiveTier()
+			return
+		}
+	}
 }
 
 // worstTarget returns the first target of status, else of spec.

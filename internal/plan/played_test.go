@@ -33,9 +33,10 @@ type PlayedStep struct {
 	Families []corev1.IPFamily
 	Max      int
 	Now      time.Time
-	// WroteService and WroteSlices are the objects after the plan. Planned reports whether there was
-	// one: a spec may be invalid, or a Service somebody else's.
+	// WroteService, WroteSlices and WroteStatus are the objects after the plan. Planned reports
+	// whether there was one: a spec may be invalid, or a Service somebody else's.
 	WroteService *corev1.Service
+	WroteStatus  v1alpha1.ExternalBackendStatus
 	WroteSlices  []*discoveryv1.EndpointSlice
 	Planned      bool
 }
@@ -111,5 +112,6 @@ func (s *simulation) started(
 	}
 	c.plan(t)
 	step.WroteService, step.WroteSlices, step.Planned = c.service, c.sliceList(), c.tier != nil
+	step.WroteStatus = c.status
 	return step
 }

@@ -49,7 +49,8 @@ spec: {externalBackendRef: {name: web}, targets: [{name: a, adminState: Disabled
 	if code != 1 || !strings.Contains(out, "you may not list endpointslices") || !strings.Contains(errOut, "unknown") {
 		t.Errorf("exit code %d of a user who may read nothing else:\n%s%s", code, out, errOut)
 	}
-	if out, _, code := user.run(t, "", "explain", "web", "b"); code != 2 || !strings.Contains(out, "\n> no       Is it healthy?") {
+	out, _, code = user.run(t, "", "explain", "web", "b")
+	if code != 2 || !strings.Contains(out, "\n> no       Is it healthy?") {
 		t.Errorf("exit code %d, and the text is:\n%s", code, out)
 	}
 }

@@ -109,6 +109,7 @@ It exits with 0, with 1 after an error, and with 2 if it found something that is
 
 	root.AddCommand(
 		newExplainCommand(p),
+		newImportCommand(p),
 		newStatusCommand(p),
 		newRenderCommand(p),
 		newPinCommand(p),

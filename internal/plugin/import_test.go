@@ -1,0 +1,79 @@
+package plugin
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// runImport runs import without a cluster, and returns what it prints and its exit code.
+func runImport(t *testing.T, input string, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	p := newPlugin(genericiooptions.IOStreams{In: strings.NewReader(input), Out: &stdout, ErrOut: &stderr}, "test")
+	*p.flags.KubeConfig = filepath.Join(t.TempDir(), "kubeconfig") // it names no cluster to ask
+	if err := os.WriteFile(*p.flags.KubeConfig, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code = p.run(t.Context(), append([]string{"import", "-n", "shop"}, args...))
+	return stdout.String(), stderr.String(), code
+}
+
+// manifests returns a path of a manifest that package importer is tested with.
+func manifests(name string) string { return filepath.Join("../importer/testdata", name+".yaml") }
+
+// TestRefusedFieldsPrintNothing prints an ExternalBackend only if every field can be expressed, or
+// if the user lets it leave fields out.
+func TestRefusedFieldsPrintNothing(t *testing.T) {
+	out, errOut, code := runImport(t, "", "-f", manifests("clusterendpoint-refused"))
+	if code != exitFinding || out != "" || !strings.Contains(errOut, "refused: ClusterEndpoint shop/dmz-kube: spec.clusterIP") {
+		t.Errorf("exit code %d, and it prints %q, and says: %s", code, out, errOut)
+	}
+	out, errOut, code = runImport(t, "", "-f", manifests("clusterendpoint-refused"), "--ignore-unsupported")
+	if code != exitFine || !strings.Contains(out, "name: dmz-kube-servers") || !strings.Contains(errOut, "refused: ") {
+		t.Errorf("exit code %d, and it prints %q, and says: %s", code, out, errOut)
+	}
+}
+
+// TestPrintedImportCanBeReadAgain reads what import prints, with its comments, as ExternalBackends.
+func TestPrintedImportCanBeReadAgain(t *testing.T) {
+	for _, name := range []string{"slices", "endpoints", "serviceentry", "envoybackend", "discoveredservice"} {
+		out, errOut, code := runImport(t, "", "-f", manifests(name))
+		if code != exitFine {
+			t.Fatalf("%s: exit code %d: %s", name, code, errOut)
+		}
+		backends, err := readBackendFile("-", strings.NewReader(out), "")
+		if want := strings.Count(out, "kind: ExternalBackend"); err != nil || len(backends) != want {
+			t.Errorf("%s: %d of %d are read, %v:\n%s", name, len(backends), want, err, out)
+		}
+	}
+	out, _, code := runImport(t, "", "-f", manifests("serviceentry"), "-o", "json")
+	if code != exitFine || !strings.Contains(out, `"kind": "List"`) {
+		t.Errorf("exit code %d, and it prints %s", code, out)
+	}
+}
+
+// TestImportRefusesWhatItCantRead exits with 1 and names the problem.
+func TestImportRefusesWhatItCantRead(t *testing.T) {
+	const alias = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {type: ExternalName, externalName: a.example.com}}"
+	for _, c := range []struct {
+		input, want string
+		args        []string
+	}{
+		{want: "either service/NAME", args: nil},
+		{want: "must be service/NAME", args: []string{"deployment/a"}},
+		{want: "--output", args: []string{"-f", "-", "-o", "xml"}},
+		{want: "--port", args: []string{"-f", "-", "--port", "x"}},
+		{want: "nothing in it", input: "{apiVersion: v1, kind: Secret, metadata: {name: a}}", args: []string{"-f", "-"}},
+		{want: "it has no port", input: alias, args: []string{"-f", "-", "--ignore-unsupported"}},
+	} {
+		_, errOut, code := runImport(t, c.input, c.args...)
+		if code != exitError || !strings.Contains(errOut, c.want) {
+			t.Errorf("%v: exit code %d, want 1 and %q in:\n%s", c.args, code, c.want, errOut)
+		}
+	}
+}

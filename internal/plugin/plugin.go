@@ -117,6 +117,7 @@ It exits with 0, with 1 after an error, and with 2 if it found something that is
 		newDisableCommand(p),
 		newResumeCommand(p),
 		newPolicyCommand(p),
+		newProbeCommand(p),
 		newVersionCommand(p),
 	)
 	return root

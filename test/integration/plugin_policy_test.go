@@ -29,8 +29,8 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %s-of-%[1]s}]
 	})
 }
 
-// TestPolicyTestForetellsWhatIsWithdrawn asks as an editor what a policy would withdraw, applies it,
-// and sees that this is withdrawn.
+// TestPolicyTestForetellsWhatIsWithdrawn asks as an editor what a policy would withdraw, applies
+// it, and sees that this is withdrawn.
 func TestPolicyTestForetellsWhatIsWithdrawn(t *testing.T) {
 	h := parallel(t)
 	setTeam(h, h.Namespace)

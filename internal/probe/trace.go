@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -103,8 +104,7 @@ func (t *Trace) secured(s *session, e Endpoint, err error) {
 	}
 	t.ServerName = s.handler.serverName(e)
 	chain := s.ConnectionState().PeerCertificates
-	var refused *tls.CertificateVerificationError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		chain = refused.UnverifiedCertificates
 	}
 	for _, c := range chain[:min(len(chain), maxShownCertificates)] {
@@ -115,7 +115,7 @@ func (t *Trace) secured(s *session, e Endpoint, err error) {
 func certificateOf(c *x509.Certificate) Certificate {
 	names := c.DNSNames
 	for _, ip := range c.IPAddresses {
-		names = append(names[:len(names):len(names)], ip.String())
+		names = append(slices.Clip(names), ip.String())
 	}
 	shown := min(len(names), maxShownNames)
 	return Certificate{

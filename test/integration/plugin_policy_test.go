@@ -69,7 +69,7 @@ func TestPolicyTestForetellsWhatIsWithdrawn(t *testing.T) {
 
 	teamPolicy(h, "narrow", rule)
 	h.WaitCondition("web", v1alpha1.ConditionPermitted, metav1.ConditionFalse, v1alpha1.ReasonTargetDenied)
-	h.WaitStates("web", nil)
+	h.WaitStates("web", harness.States{})
 	want([]string{"policy", "who-can", "198.51.100.1"}, 0, "may not publish it", "no rule for it in narrow-"+h.Namespace)
 	want([]string{"policy", "who-can", "203.0.113.7"}, 0, "allowed by narrow-"+h.Namespace+" spec.allow[0]")
 	want([]string{"policy", "test", "-f", "-"}, 0, "Nothing changes.")

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -38,4 +39,32 @@ rules: [{apiGroups: [external-backend.io], resources: [externalbackends], verbs:
 	stranger := newPluginUser(h, "stranger")
 	stranger.want(1, []string{"you may not get externalbackends.external-backend.io in namespace " + h.Namespace},
 		"status", "web")
+}
+
+// A watched screen is written again once the ExternalBackend has changed, with NAME and without. An
+// interrupt ends it without an error.
+func TestWatchedStatusFollowsChanges(t *testing.T) {
+	h := parallel(t)
+	h.ApplyBackend("web", onePort)
+	h.WaitReady("web")
+	watcher := editor(h)
+	one, all := watcher.start("status", "web", "--watch"), watcher.start("status", "--watch")
+	h.Eventually("both to show a healthy web", func() error { return bothSay(one, all, "Healthy") })
+
+	h.ApplyBackend("web", strings.TrimSuffix(onePort, "}]")+", adminState: Disabled}]")
+	h.Eventually("both to show that web is down", func() error { return bothSay(one, all, "Down") })
+	for _, running := range []*runningPlugin{one, all} {
+		if err := running.interrupt(); err != nil {
+			t.Errorf("%v:\n%s", err, running.String())
+		}
+	}
+}
+
+func bothSay(one, all *runningPlugin, text string) error {
+	for _, running := range []*runningPlugin{one, all} {
+		if !strings.Contains(running.String(), text) {
+			return fmt.Errorf("no %q in\n%s", text, running.String())
+		}
+	}
+	return nil
 }

@@ -97,3 +97,44 @@ func (u *pluginUser) want(code int, texts []string, args ...string) string {
 	}
 	return output
 }
+
+// runningPlugin is a command of the plugin that goes on until it is interrupted.
+type runningPlugin struct {
+	cmd *exec.Cmd
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+// start starts a command of the plugin in the test's namespace.
+func (u *pluginUser) start(args ...string) *runningPlugin {
+	u.h.T.Helper()
+	running := &runningPlugin{cmd: exec.CommandContext(u.h.T.Context(), u.path,
+		append([]string{"--kubeconfig", u.kubeconfig, "-n", u.h.Namespace}, args...)...)}
+	running.cmd.Stdout, running.cmd.Stderr = running, running
+	if err := running.cmd.Start(); err != nil {
+		u.h.T.Fatal(err)
+	}
+	return running
+}
+
+// Write collects what the command prints.
+func (r *runningPlugin) Write(text []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.out.Write(text)
+}
+
+// String returns what the command has printed.
+func (r *runningPlugin) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.out.String()
+}
+
+// interrupt ends the command as Ctrl-C does, and returns how it has ended.
+func (r *runningPlugin) interrupt() error {
+	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
+		return err
+	}
+	return r.cmd.Wait()
+}

@@ -47,8 +47,8 @@ func TestStateComesFromConditions(t *testing.T) {
 	}
 }
 
-// TestQualityIsNeverGuessed: a name whose target is unhealthy has no reason of its own in status. Its
-// answer is Unknown unless all names are resolved.
+// TestQualityIsNeverGuessed: a name whose target is unhealthy has no reason of its own in status.
+// Its answer is Unknown unless all names are resolved.
 func TestQualityIsNeverGuessed(t *testing.T) {
 	for name, test := range map[string]struct {
 		target   Target

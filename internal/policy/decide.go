@@ -55,16 +55,15 @@ type question struct {
 
 // target asks about one address of a target, with the name that led to it.
 func (v *View) target(name string, a netip.Addr, ports []Port) question {
-	q := v.unnamed(a, ports)
-	q.names = v.set.names.at(name)
-	return q
+	return v.about(a, v.set.names.at(name), ports)
 }
 
 // unnamed asks about an address under any name, or none.
-func (v *View) unnamed(a netip.Addr, ports []Port) question {
-	return question{
-		reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: v.set.targets, ports: ports,
-	}
+func (v *View) unnamed(a netip.Addr, ports []Port) question { return v.about(a, v.set.targets, ports) }
+
+// about asks about an address. names are the rules that cover the names that it may have.
+func (v *View) about(a netip.Addr, names set, ports []Port) question {
+	return question{reach: v.set.reach(a, v.set.addresses.at, v.set.anyAddress), names: names, ports: ports}
 }
 
 // lookup asks about a name, whatever its addresses.

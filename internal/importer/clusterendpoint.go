@@ -35,7 +35,7 @@ type clusterEndpointPort struct {
 	HTTPGet   *clusterEndpointHTTP `json:"httpGet"`
 	TCPSocket *enabled             `json:"tcpSocket"`
 	GRPC      *enabled             `json:"grpc"`
-	UDPSocket map[string]any       `json:"udpSocket"`
+	UDPSocket *udpSocket           `json:"udpSocket"`
 }
 
 type clusterEndpointHTTP struct {
@@ -47,6 +47,11 @@ type clusterEndpointHTTP struct {
 type enabled struct {
 	Enable  bool   `json:"enable"`
 	Service string `json:"service"` // of gRPC
+}
+
+type udpSocket struct {
+	Enable bool `json:"enable"`
+	Data   any  `json:"data"`
 }
 
 func readClusterEndpoint(d *draft, u *unstructured.Unstructured) {
@@ -92,7 +97,7 @@ func (d *draft) addCheck(field string, p *clusterEndpointPort, several bool) {
 		port = nil
 	}
 	switch {
-	case p.UDPSocket != nil && p.UDPSocket["enable"] == true:
+	case p.UDPSocket != nil && p.UDPSocket.Enable:
 		d.refuse(field+".udpSocket", "checks speak TCP")
 		return
 	case p.HTTPGet != nil:

@@ -194,7 +194,8 @@ func usable(addr netip.Addr) bool {
 }
 
 func isHostname(host string) bool {
-	return strings.Contains(host, ".") && len(validation.IsDNS1123Subdomain(host)) == 0 && !looksLikeIP.MatchString(host) &&
+	return strings.Contains(host, ".") && len(validation.IsDNS1123Subdomain(host)) == 0 &&
+		!looksLikeIP.MatchString(host) &&
 		!slices.ContainsFunc(strings.Split(host, "."), func(label string) bool { return len(label) > 63 })
 }
 
@@ -223,7 +224,8 @@ var notInLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
 // observe adds a check of the first TCP port that only observes.
 func (d *draft) observe() {
-	if slices.ContainsFunc(d.spec.Ports, func(p v1alpha1.Port) bool { return p.EffectiveProtocol() == corev1.ProtocolTCP }) {
+	isTCP := func(p v1alpha1.Port) bool { return p.EffectiveProtocol() == corev1.ProtocolTCP }
+	if slices.ContainsFunc(d.spec.Ports, isTCP) {
 		d.spec.HealthCheck = &v1alpha1.HealthCheck{
 			Mode: v1alpha1.HealthCheckModeObserve, TCPSocket: &v1alpha1.TCPSocket{},
 		}

@@ -62,7 +62,8 @@ func readSlice(d *draft, s *discoveryv1.EndpointSlice) []endpoint {
 	object := "EndpointSlice " + clip(s.Name)
 	refuse := func(field, why string) { d.Refusals = append(d.Refusals, Refusal{object, field, why}) }
 	if owner := metav1.GetControllerOf(s); owner != nil && s.Labels[discoveryv1.LabelManagedBy] != managedByMirroring {
-		refuse("metadata.ownerReferences", clip(owner.Kind)+" "+clip(owner.Name)+" controls the slice, so it can't be replaced")
+		refuse("metadata.ownerReferences",
+			clip(owner.Kind)+" "+clip(owner.Name)+" controls the slice, so it can't be replaced")
 	}
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
 		refuse("addressType", "kube-proxy ignores slices of host names; write a target with hostname")

@@ -105,7 +105,7 @@ var ways = []struct{ conditions, state string }{
 func TestAdoptionOfGeneratedServicesChangesNoEndpoint(t *testing.T) {
 	api := newChecker(t)
 	for seed := range uint64(200) {
-		g := generate(rand.New(rand.NewPCG(seed, 1))) //nolint:gosec // A test wants the same numbers each time.
+		g := generate(rand.New(rand.NewPCG(seed, 1)))
 		objects, err := objectsOf([]byte(g.text))
 		if err != nil {
 			t.Fatal(err)

@@ -153,6 +153,11 @@ func addEndpoints(d *draft, s *corev1.Service, found []endpoint) {
 		}
 		d.addTarget(e.field+".addresses[0]", e.hostname, e.addr.String(), t)
 	}
+	noteEndpoints(d, s, found)
+}
+
+// noteEndpoints says what becomes of endpoints that are no plain targets.
+func noteEndpoints(d *draft, s *corev1.Service, found []endpoint) {
 	if len(found) == 0 {
 		d.note("There are no endpoints behind Service %q.", clip(s.Name))
 	}

@@ -159,7 +159,8 @@ func (d *draft) checkTLS(in *serviceEntry) {
 	if d.spec.HealthCheck == nil || len(in.Spec.Hosts) == 0 || strings.Contains(in.Spec.Hosts[0], "*") {
 		return
 	}
-	first := slices.IndexFunc(in.Spec.Ports, func(p serviceEntryPort) bool { return !strings.EqualFold(p.Protocol, "udp") })
+	isTCP := func(p serviceEntryPort) bool { return !strings.EqualFold(p.Protocol, "udp") }
+	first := slices.IndexFunc(in.Spec.Ports, isTCP)
 	if first < 0 || !isHostname(in.Spec.Hosts[0]) {
 		return
 	}

@@ -30,7 +30,8 @@ func manifests(name string) string { return filepath.Join("../importer/testdata"
 // if the user lets it leave fields out.
 func TestRefusedFieldsPrintNothing(t *testing.T) {
 	out, errOut, code := runImport(t, "", "-f", manifests("clusterendpoint-refused"))
-	if code != exitFinding || out != "" || !strings.Contains(errOut, "refused: ClusterEndpoint shop/dmz-kube: spec.clusterIP") {
+	const refusal = "refused: ClusterEndpoint shop/dmz-kube: spec.clusterIP"
+	if code != exitFinding || out != "" || !strings.Contains(errOut, refusal) {
 		t.Errorf("exit code %d, and it prints %q, and says: %s", code, out, errOut)
 	}
 	out, errOut, code = runImport(t, "", "-f", manifests("clusterendpoint-refused"), "--ignore-unsupported")

@@ -118,6 +118,7 @@ It exits with 0, with 1 after an error, and with 2 if it found something that is
 		newResumeCommand(p),
 		newPolicyCommand(p),
 		newProbeCommand(p),
+		newUICommand(p),
 		newVersionCommand(p),
 	)
 	return root

@@ -165,7 +165,7 @@ endef
 
 .PHONY: test
 test: packages bin/devcluster ## Run all tests, under the race detector (root)
-	hack/debian-packages.sh gcc libc6-dev nginx redis-server
+	hack/debian-packages.sh chromium gcc libc6-dev nginx redis-server
 	bin/devcluster build
 	$(unit-tests)
 	cd tools && $(RACE) ./...

@@ -11,7 +11,7 @@ fi
 PATH=$PATH:/usr/sbin:/sbin
 present() {
 	case $1 in
-	gcc | haproxy | iptables | nginx | redis-server) command -v "$1" ;;
+	chromium | gcc | haproxy | iptables | nginx | redis-server) command -v "$1" ;;
 	iproute2) command -v ip ;;
 	libc6-dev) [ -e /usr/include/stdlib.h ] ;;
 	nftables) command -v nft ;;

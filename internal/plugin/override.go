@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
-	"github.com/external-backend/operator/internal/plan"
 	"github.com/external-backend/operator/internal/view"
 )
 
@@ -165,34 +164,11 @@ func (p *plugin) move(ctx context.Context, spec v1alpha1.ExternalBackendOverride
 	if err != nil {
 		return err
 	}
-	override := newOverride(objects.Backend, spec, p.now())
-	if err := view.CheckOverride(objects, override, p.now()); err != nil {
+	change, err := planMove(objects, spec, p.now())
+	if err != nil {
 		return err
 	}
-	if applied := objects.Backend.Status.Override; applied != "" && objects.WhyUnread(view.PartOverrides) != nil {
-		return fmt.Errorf("ExternalBackendOverride %q is applied, and a younger one would wait for its end", applied)
-	}
-
-	effect := plan.DescribeOverride(&spec)
-	result := overrideResult{Override: override.Name, Effect: effect, DryRun: o.dryRun}
-	result.predict(objects, append(slices.Clip(objects.Overrides), *override), p.now())
-	headline := fmt.Sprintf("%s of %s/%s until %s", effect, override.Namespace, spec.ExternalBackendRef.Name,
-		endText(override.EndTime(), p.now()))
-	if err := p.confirm(headline, &result, o); err != nil {
-		return err
-	}
-	if err := createOverride(ctx, c, override, o.dryRun); err != nil {
-		return err
-	}
-	if o.dryRun {
-		return p.reportOverride("Nothing is changed: this is a dry run.", &result, o)
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	if err := waitUntilApplied(ctx, c, override); err != nil {
-		return err
-	}
-	return p.reportOverride(fmt.Sprintf("ExternalBackendOverride %q is in force.", override.Name), &result, o)
+	return p.carryOut(ctx, c, change, o)
 }
 
 // resume deletes the applied override, or all.
@@ -201,46 +177,31 @@ func (p *plugin) resume(ctx context.Context, name string, o overrideOptions) err
 	if err != nil {
 		return err
 	}
-	if unread := objects.WhyUnread(view.PartOverrides); unread != nil {
-		return errors.New(unread.Why)
-	}
-	var ending, left []v1alpha1.ExternalBackendOverride
-	var names, effects []string
-	for _, override := range objects.Overrides {
-		applied := override.Name == objects.Backend.Status.Override
-		if !applied && (!o.all || !override.EndTime().After(p.now())) {
-			left = append(left, override)
-			continue
-		}
-		ending = append(ending, override)
-		names, effects = append(names, override.Name), append(effects, plan.DescribeOverride(&override.Spec))
-	}
-	if len(ending) == 0 {
-		return fmt.Errorf("no override of ExternalBackend %q is applied", name)
-	}
-
-	result := overrideResult{
-		Override: strings.Join(names, ","), Effect: "end of " + strings.Join(effects, "; "), DryRun: o.dryRun,
-	}
-	result.predict(objects, left, p.now())
-	headline := fmt.Sprintf("End of %s of %s/%s", strings.Join(effects, "; "), objects.Backend.Namespace, name)
-	if err := p.confirm(headline, &result, o); err != nil {
+	change, err := planResume(objects, o.all, p.now())
+	if err != nil {
 		return err
 	}
-	for i := range ending {
-		if err := deleteOverride(ctx, c, &ending[i], o.dryRun); err != nil {
-			return err
-		}
+	return p.carryOut(ctx, c, change, o)
+}
+
+// carryOut shows a change, asks, makes it, and waits until it is so.
+func (p *plugin) carryOut(ctx context.Context, c client.Client, change *overrideChange, o overrideOptions) error {
+	change.DryRun = o.dryRun
+	if err := p.confirm(change.headline, &change.overrideResult, o); err != nil {
+		return err
+	}
+	if err := change.apply(ctx, c, o.dryRun); err != nil {
+		return err
 	}
 	if o.dryRun {
-		return p.reportOverride("Nothing is changed: this is a dry run.", &result, o)
+		return p.reportOverride("Nothing is changed: this is a dry run.", &change.overrideResult, o)
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	if err := waitUntilEnded(ctx, c, client.ObjectKeyFromObject(objects.Backend), names); err != nil {
+	if err := change.wait(ctx, c); err != nil {
 		return err
 	}
-	return p.reportOverride(fmt.Sprintf("%s is ended.", firstFew(names, fewAddresses)), &result, o)
+	return p.reportOverride(change.outcome, &change.overrideResult, o)
 }
 
 // readForOverride reads what a command needs that changes traffic.

@@ -41,6 +41,8 @@ type Source interface {
 	// Follow calls changed whenever something that belongs to an ExternalBackend has changed, until
 	// ctx ends.
 	Follow(ctx context.Context, namespace, name string, changed func())
+	// Plan says what a Move changes, and changes nothing yet.
+	Plan(ctx context.Context, m *Move) (*Change, error)
 }
 
 // Server serves the page.
@@ -119,6 +121,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /about", s.serveAbout)
 	mux.HandleFunc("GET /events", s.serveEvents)
 	mux.HandleFunc("GET /explain", s.serveExplain)
+	mux.HandleFunc("POST /move", s.serveMove)
 	return s.guard(mux)
 }
 

@@ -22,7 +22,8 @@ const (
 	refreshPeriod = 10 * time.Second
 )
 
-// stream keeps one page current. It remembers what the page knows, as hashes, and sends what differs.
+// stream keeps one page current. It remembers what the page knows, as hashes, and sends what
+// differs.
 type stream struct {
 	*Server
 	w               http.ResponseWriter
@@ -46,8 +47,8 @@ type rowsUpdate struct {
 	Gone   []string   `json:"gone,omitempty"`
 }
 
-// backendUpdate is the event "backend". Head is the ExternalBackend without its endpoints; nil if it
-// is as before.
+// backendUpdate is the event "backend". Head is the ExternalBackend without its endpoints; nil if
+// it is as before.
 type backendUpdate struct {
 	Key   string          `json:"key"`
 	Error string          `json:"error,omitempty"`
@@ -56,8 +57,8 @@ type backendUpdate struct {
 	Gone  []string        `json:"gone,omitempty"`
 }
 
-// endpoint is an endpoint with the key that the page knows it by. Reason, message and time are those
-// of its target, and are not repeated.
+// endpoint is an endpoint with the key that the page knows it by. Reason, message and time are
+// those of its target, and are not repeated.
 type endpoint struct {
 	Key    string `json:"key"`
 	Target string `json:"target"`
@@ -223,7 +224,7 @@ func (s *stream) backendUpdate(ctx context.Context) backendUpdate {
 	return out
 }
 
-// differs reports whether the page knows a value otherwise or not at all, and remembers that it does.
+// differs reports whether the page does not know a value like this, and remembers that it does now.
 func (s *stream) differs(known map[string]uint64, key string, value any) bool {
 	text, _ := json.Marshal(value) // these types can be written
 	hash := maphash.Bytes(s.seed, text)

@@ -36,7 +36,7 @@ func browse(t *testing.T, w *world) (context.Context, string) {
 	t.Helper()
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Fatal("chromium is missing: install Debian's package chromium, or run `hack/debian-packages.sh chromium` as root")
+		t.Fatal("chromium is missing: install Debian's package, or run `hack/debian-packages.sh chromium` as root")
 	}
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -114,7 +114,8 @@ func shop() *backend {
 		answers: map[string][]plan.Addr{"primary": addresses("203.0.113.10", 3), "replica": addresses("203.0.113.60", 2)},
 		sick:    map[string]string{"203.0.113.61": v1alpha1.TargetReasonConnectionRefused},
 		events: []eventsv1.Event{
-			eventAt(47*time.Minute, "Warning", "EndpointUnhealthy", "Endpoint 203.0.113.61 of target replica is unhealthy: ConnectionRefused."),
+			eventAt(47*time.Minute, "Warning", "EndpointUnhealthy",
+				"Endpoint 203.0.113.61 of target replica is unhealthy: ConnectionRefused."),
 			eventAt(3*time.Hour, "Normal", "FailedBack", "Traffic has returned to tier 0."),
 		},
 	}
@@ -138,7 +139,10 @@ func addresses(first string, count int) []plan.Addr {
 
 // healthy is a small ExternalBackend without anything wrong.
 func healthy(namespace, name string) *view.Objects {
-	b := &backend{namespace: namespace, name: name, targets: []v1alpha1.Target{{Name: "a", Address: "192.0.2.1"}, {Name: "b", Address: "192.0.2.2"}}}
+	b := &backend{
+		namespace: namespace, name: name,
+		targets: []v1alpha1.Target{{Name: "a", Address: "192.0.2.1"}, {Name: "b", Address: "192.0.2.2"}},
+	}
 	return b.objects()
 }
 
@@ -179,8 +183,8 @@ func screenshot(t *testing.T, tab context.Context, name string, width, height in
 	}
 }
 
-// The page lists ExternalBackends worst first, opens one by its link, explains an endpoint, and follows
-// what changes.
+// The page lists ExternalBackends worst first, opens one by its link, explains an endpoint, and
+// follows what changes.
 func TestPageShowsAndFollowsTraffic(t *testing.T) {
 	w := newWorld()
 	w.put(shop().objects())
@@ -210,5 +214,38 @@ func TestPageShowsAndFollowsTraffic(t *testing.T) {
 	better := shop()
 	better.sick = nil
 	w.put(better.objects())
-	do(t, tab, has("#timeline", "Degraded → Healthy"), until(`document.querySelector('svg [aria-label^="203.0.113.61: Healthy, gets traffic"]')`))
+	do(t, tab, has("#timeline", "Degraded → Healthy"),
+		until(`document.querySelector('svg [aria-label^="203.0.113.61: Healthy, gets traffic"]')`))
+}
+
+// hostile is a text that would run a script if it were rendered as HTML.
+const hostile = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>"'>`
+
+// A drain is made only after its change was shown, and Escape leaves everything as it is.
+func TestMoveIsShownAndConfirmed(t *testing.T) {
+	w := newWorld()
+	w.put(shop().objects())
+	tab, url := browse(t, w)
+	do(t, tab, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url+"#open=shop/orders-db"), has("#moves", "Drain"))
+	open := func() {
+		t.Helper()
+		do(t, tab, chromedp.Click(`[data-key="move drain"]`), has("dialog", "Show what changes"),
+			chromedp.Click("dialog .primary"), has("dialog", "Ready endpoints: 5, then 4"), has("dialog pre", hostile))
+	}
+	open()
+	screenshot(t, tab, "move", 1280, 900, false)
+	do(t, tab, chromedp.KeyEvent("\x1b"), until("!document.querySelector('dialog').open"))
+	if moves := w.made(); len(moves) != 0 {
+		t.Fatal(moves)
+	}
+
+	open()
+	do(t, tab, chromedp.Click("dialog .primary"), until("!document.querySelector('dialog').open"))
+	moves := w.made()
+	if len(moves) != 1 || moves[0].Action != "drain" || moves[0].Target != "replica" || moves[0].Seconds != 7200 {
+		t.Fatal(moves)
+	}
+	if eval[bool](t, tab, "'hacked' in window") {
+		t.Error("a text runs as a script")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/ui"
 	"github.com/external-backend/operator/internal/view"
 )
 
@@ -23,11 +25,11 @@ type world struct {
 
 	mu       sync.Mutex
 	backends map[string]*view.Objects
-	follow   map[chan struct{}]bool
+	moves    []ui.Move
 }
 
 func newWorld() *world {
-	return &world{backends: map[string]*view.Objects{}, follow: map[chan struct{}]bool{}}
+	return &world{backends: map[string]*view.Objects{}}
 }
 
 // put adds or replaces an ExternalBackend.
@@ -61,6 +63,27 @@ func (w *world) Read(_ context.Context, namespace, name string) (*view.Objects, 
 
 func (*world) Follow(ctx context.Context, _, _ string, _ func()) { <-ctx.Done() }
 
+// Plan plans to note the move.
+func (w *world) Plan(_ context.Context, m *ui.Move) (*ui.Change, error) {
+	return &ui.Change{
+		Headline: fmt.Sprintf("%s %s of %s/%s", m.Action, m.Target, m.Namespace, m.Name), Manifest: "kind: " + hostile,
+		Prediction: &view.Prediction{ReadyBefore: 5, ReadyAfter: 4},
+		Apply: func(context.Context) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.moves = append(w.moves, *m)
+			return nil
+		},
+	}, nil
+}
+
+// made returns the moves that were confirmed.
+func (w *world) made() []ui.Move {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.moves)
+}
+
 // backend is an ExternalBackend to be planned.
 type backend struct {
 	namespace, name string
@@ -76,7 +99,8 @@ type backend struct {
 func (b *backend) objects() *view.Objects {
 	now := time.Now()
 	object := &v1alpha1.ExternalBackend{ObjectMeta: metav1.ObjectMeta{
-		Name: b.name, Namespace: b.namespace, UID: "uid", Generation: 1, CreationTimestamp: metav1.NewTime(now.Add(-26 * time.Hour)),
+		Name: b.name, Namespace: b.namespace, UID: "uid", Generation: 1,
+		CreationTimestamp: metav1.NewTime(now.Add(-26 * time.Hour)),
 	}}
 	object.Spec = v1alpha1.ExternalBackendSpec{
 		Ports: []v1alpha1.Port{{Name: "sql", Port: 5432}}, Targets: b.targets,

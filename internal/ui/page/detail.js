@@ -3,6 +3,7 @@
 import { address, state } from "./app.js";
 import { age, byId, h, stateBadge } from "./dom.js";
 import { drawEndpoints, endpointPanel, resetEndpoints, sorted } from "./endpoints.js";
+import { moveButtons, updateMoves } from "./moves.js";
 import { picture } from "./picture.js";
 import { timeline } from "./timeline.js";
 
@@ -22,6 +23,7 @@ function build() {
   byId("detail").replaceChildren(
     h("a", { class: "back", href: address({ open: "" }) }, "← All ExternalBackends"),
     h("div", { id: "summary" }),
+    moveButtons(),
     h("section", { class: "panel", "aria-labelledby": "picture-title" },
       h("h3", { id: "picture-title" }, "Where traffic goes"),
       h("div", { id: "picture", class: "picture", tabindex: "0", role: "region", "aria-labelledby": "picture-title" }),
@@ -92,6 +94,7 @@ export function drawDetail() {
   }
   if (builtFor !== state.open || !byId("summary")) build();
   replace(byId("summary"), ...summary(state.head), state.error ? h("p", { role: "alert" }, "Out of date: " + state.error) : "");
+  updateMoves(state.head);
   replace(byId("timeline"), timeline(state.open, state.head.events));
 
   const version = state.version;

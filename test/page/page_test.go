@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -248,4 +249,16 @@ func TestMoveIsShownAndConfirmed(t *testing.T) {
 	if eval[bool](t, tab, "'hacked' in window") {
 		t.Error("a text runs as a script")
 	}
+}
+
+// tabTo presses Tab until an expression is true.
+func tabTo(t *testing.T, tab context.Context, expression string) {
+	t.Helper()
+	for range 60 {
+		if eval[bool](t, tab, "Boolean("+expression+")") {
+			return
+		}
+		do(t, tab, chromedp.KeyEvent(kb.Tab))
+	}
+	t.Fatal("60 tabs do not lead to", expression)
 }

@@ -91,5 +91,6 @@ export function drawCards() {
     cards.delete(key);
   }
   const all = state.rows.size;
-  setText(byId("count"), found.length === all ? `${all} ExternalBackends` : `${found.length} of ${all} ExternalBackends`);
+  const noun = all === 1 ? "ExternalBackend" : "ExternalBackends";
+  setText(byId("count"), found.length === all ? `${all} ${noun}` : `${found.length} of ${all} ${noun}`);
 }

@@ -29,7 +29,7 @@ function build() {
       h("div", { id: "picture", class: "picture", tabindex: "0", role: "region", "aria-labelledby": "picture-title" }),
       h("p", { class: "legend faint" },
         ...["✓ healthy", "✕ unhealthy", "? unknown", "– not probed"].map((text) => h("span", {}, text)),
-        h("span", {}, "⇠ and a thick line: gets traffic"), h("span", {}, "dashed: gets none"))),
+        h("span", {}, "← and a thick line: gets traffic"), h("span", {}, "dashed: gets none"))),
     endpointPanel(),
     h("div", { class: "columns" },
       h("section", { class: "panel", "aria-labelledby": "timeline-title" },

@@ -90,7 +90,7 @@ function endpointBox(y, node) {
   const traffic = trafficOf(first);
   if (!node.key) {
     return box("endpoint", y, classes,
-      [[markOf(first.verdict), 9, "mark"], [shorten(first.address, 22), 26], [ready ? "⇠" : "", 10, "mark", "end"]],
+      [[markOf(first.verdict), 9, "mark"], [shorten(first.address, 22), 26], [ready ? "←" : "", 10, "mark", "end"]],
       button(`${first.address}: ${first.verdict}, ${traffic}; explain`, first.key, explainLink(first.address)));
   }
   return box("endpoint", y, classes,

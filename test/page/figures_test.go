@@ -17,8 +17,8 @@ const (
 	mostElements = 3500
 )
 
-// With 1,000 ExternalBackends, one of them with 10,000 endpoints, only a part is in the document, and
-// a change of one endpoint is seen. The log has the figures.
+// With 1,000 ExternalBackends, one of them with 10,000 endpoints, only a part is in the document,
+// and a change of one endpoint is seen. The log has the figures.
 func TestLargePageDrawsOnlyPart(t *testing.T) {
 	w := newWorld()
 	for i := 1; i < manyBackends; i++ {

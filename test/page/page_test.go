@@ -200,6 +200,7 @@ func TestPageShowsAndFollowsTraffic(t *testing.T) {
 	}
 
 	do(t, tab, chromedp.Click(`[data-key="shop/orders-db"]`), has("svg", "198.51.100.7"))
+	screenshot(t, tab, "readme", 1280, 630, false)
 	for _, dark := range []bool{false, true} {
 		screenshot(t, tab, fmt.Sprintf("wide-dark-%v", dark), 1280, 900, dark)
 		screenshot(t, tab, fmt.Sprintf("phone-dark-%v", dark), 390, 844, dark)

@@ -28,7 +28,8 @@ const unnamed = `(() => {
   return wrong;
 })()`
 
-// Every control has a name, and the keyboard alone opens an ExternalBackend and explains an endpoint.
+// Every control has a name, and the keyboard alone opens an ExternalBackend and explains an
+// endpoint.
 func TestKeyboardAndScreenReaderReachAll(t *testing.T) {
 	w := newWorld()
 	w.put(shop().objects())

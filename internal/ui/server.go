@@ -90,20 +90,19 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaderBytes,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
-
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
+	var ending sync.WaitGroup
+	ending.Go(func() {
+		<-ctx.Done()
 		timeout, stop := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer stop()
-		if err = server.Shutdown(timeout); err != nil {
-			err = server.Close()
+		if server.Shutdown(timeout) != nil {
+			_ = server.Close() // what is open is cut off
 		}
-		<-done
-	}
+	})
+
+	err := server.Serve(listener)
+	cancel()
+	ending.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// The page of an editor on call follows what the operator does, and drains a target once that is confirmed.
+// The page of an editor on call follows what the operator does, and drains a target once that is
+// confirmed.
 func TestPageFollowsOperatorAndMovesTraffic(t *testing.T) {
 	h := parallel(t)
 	h.ApplyBackend("web", onePort)

@@ -31,26 +31,26 @@ func TestLargePageDrawsOnlyPart(t *testing.T) {
 	}
 	w.put(large.objects())
 	tab, url := browse(t, w)
-	do(t, tab, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url), has("#count", "1000 ExternalBackends"))
-	paint := eval[float64](t, tab, "performance.now()")
-	do(t, tab, chromedp.Evaluate[chromedp.Void]("window.began = performance.now(); location.hash = 'open=shop/large'"),
+	do(tab, t, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url), has("#count", "1000 ExternalBackends"))
+	paint := eval[float64](tab, t, "performance.now()")
+	do(tab, t, chromedp.Evaluate[chromedp.Void]("window.began = performance.now(); location.hash = 'open=shop/large'"),
 		has("#endpoint-count", "10000"), has("svg", "more"))
-	opened := eval[float64](t, tab, "performance.now() - began")
+	opened := eval[float64](tab, t, "performance.now() - began")
 
 	large.sick["10.0.0.99"] = v1alpha1.TargetReasonTimeout
 	changed := large.objects()
-	do(t, tab, chromedp.Evaluate[chromedp.Void]("window.began = performance.now()"))
+	do(tab, t, chromedp.Evaluate[chromedp.Void]("window.began = performance.now()"))
 	w.put(changed)
-	do(t, tab, until(`document.querySelector('svg [aria-label^="10.0.0.99: Unhealthy"]')`))
-	updated := eval[float64](t, tab, "performance.now() - began")
-	heap := eval[float64](t, tab, "performance.memory.usedJSHeapSize / 1e6")
-	elements := eval[int](t, tab, "document.querySelectorAll('*').length")
+	do(tab, t, until(`document.querySelector('svg [aria-label^="10.0.0.99: Unhealthy"]')`))
+	updated := eval[float64](tab, t, "performance.now() - began")
+	heap := eval[float64](tab, t, "performance.memory.usedJSHeapSize / 1e6")
+	elements := eval[int](tab, t, "document.querySelectorAll('*').length")
 	t.Logf("first cards after %.0f ms, 10,000 endpoints opened in %.0f ms, one change drawn in %.0f ms, "+
 		"heap %.0f MB, %d elements", paint, opened, updated, heap, elements)
 	if elements > mostElements {
 		t.Errorf("%d elements are more than %d", elements, mostElements)
 	}
 
-	do(t, tab, chromedp.Evaluate[chromedp.Void]("document.querySelector('nav').scrollTo(0, 1e6)"),
+	do(tab, t, chromedp.Evaluate[chromedp.Void]("document.querySelector('nav').scrollTo(0, 1e6)"),
 		until("document.querySelectorAll('#cards a').length > 60"))
 }

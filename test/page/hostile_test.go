@@ -31,14 +31,14 @@ func TestHostileTextsAreNeverRendered(t *testing.T) {
 	w := newWorld()
 	w.put(o)
 	tab, url := browse(t, w)
-	do(t, tab, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url+"#open=shop/orders-db&query=%3Cimg"),
+	do(tab, t, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url+"#open=shop/orders-db&query=%3Cimg"),
 		has("#cards", hostile), has("#timeline", hostile), has("#facts", hostile), has("#summary", hostile),
 		has("svg text", "<img src=x"), chromedp.Click(`svg [aria-label^="203.0.113.61:"]`), has("dialog", hostile))
 
-	if eval[bool](t, tab, "'hacked' in window") {
+	if eval[bool](tab, t, "'hacked' in window") {
 		t.Error("a text runs as a script")
 	}
-	if n := eval[int](t, tab, "document.querySelectorAll('img, body script, iframe, object').length"); n != 0 {
+	if n := eval[int](tab, t, "document.querySelectorAll('img, body script, iframe, object').length"); n != 0 {
 		t.Errorf("%d texts are elements", n)
 	}
 }
@@ -52,6 +52,6 @@ func TestUnreadPartsAreUnknown(t *testing.T) {
 	w := newWorld()
 	w.put(o)
 	tab, url := browse(t, w)
-	do(t, tab, chromedp.Navigate(url+"#open=shop/orders-db"), has("svg text", "unknown: not readable"),
+	do(tab, t, chromedp.Navigate(url+"#open=shop/orders-db"), has("svg text", "unknown: not readable"),
 		has("#facts", "you may not list endpointslices"))
 }

@@ -74,7 +74,7 @@ func browse(t *testing.T, w *world) (context.Context, string) {
 }
 
 // do runs steps, and fails the test if one fails.
-func do(t *testing.T, tab context.Context, steps ...chromedp.Action[chromedp.Void]) {
+func do(tab context.Context, t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	if err := chromedp.Do(tab, steps...); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func do(t *testing.T, tab context.Context, steps ...chromedp.Action[chromedp.Voi
 }
 
 // eval returns the value of an expression in the page.
-func eval[T any](t *testing.T, tab context.Context, expression string) T {
+func eval[T any](tab context.Context, t *testing.T, expression string) T {
 	t.Helper()
 	value, err := chromedp.Run(tab, chromedp.Evaluate[T](expression))
 	if err != nil {
@@ -157,13 +157,13 @@ func down(namespace, name string) *view.Objects {
 }
 
 // screenshot writes what a browser of that size shows into the directory of PAGE_SCREENSHOTS.
-func screenshot(t *testing.T, tab context.Context, name string, width, height int64, dark bool) {
+func screenshot(tab context.Context, t *testing.T, name string, width, height int64, dark bool) {
 	t.Helper()
 	scheme := "light"
 	if dark {
 		scheme = "dark"
 	}
-	do(t, tab, chromedp.EmulateViewport(width, height))
+	do(tab, t, chromedp.EmulateViewport(width, height))
 	_, err := chromedp.Call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
@@ -193,30 +193,30 @@ func TestPageShowsAndFollowsTraffic(t *testing.T) {
 	w.put(healthy("mail", "relay"))
 	w.put(down("billing", "ledger"))
 	tab, url := browse(t, w)
-	do(t, tab, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url), has("#cards", "catalog"))
-	order := eval[[]string](t, tab, "[...document.querySelectorAll('#cards a')].map((e) => e.dataset.key)")
+	do(tab, t, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url), has("#cards", "catalog"))
+	order := eval[[]string](tab, t, "[...document.querySelectorAll('#cards a')].map((e) => e.dataset.key)")
 	if got := strings.Join(order, " "); got != "billing/ledger shop/orders-db mail/relay shop/catalog" {
 		t.Fatal(got)
 	}
 
-	do(t, tab, chromedp.Click(`[data-key="shop/orders-db"]`), has("svg", "198.51.100.7"))
-	screenshot(t, tab, "readme", 1280, 630, false)
+	do(tab, t, chromedp.Click(`[data-key="shop/orders-db"]`), has("svg", "198.51.100.7"))
+	screenshot(tab, t, "readme", 1280, 630, false)
 	for _, dark := range []bool{false, true} {
-		screenshot(t, tab, fmt.Sprintf("wide-dark-%v", dark), 1280, 900, dark)
-		screenshot(t, tab, fmt.Sprintf("phone-dark-%v", dark), 390, 844, dark)
+		screenshot(tab, t, fmt.Sprintf("wide-dark-%v", dark), 1280, 900, dark)
+		screenshot(tab, t, fmt.Sprintf("phone-dark-%v", dark), 390, 844, dark)
 	}
-	do(t, tab, chromedp.EmulateViewport(1280, 900),
+	do(tab, t, chromedp.EmulateViewport(1280, 900),
 		chromedp.Click(`svg [aria-label^="203.0.113.61:"]`), has("dialog .cause", "This is the cause"))
-	screenshot(t, tab, "explain", 1280, 900, false)
-	if hash := eval[string](t, tab, "location.hash"); !strings.Contains(hash, "explain=203.0.113.61") {
+	screenshot(tab, t, "explain", 1280, 900, false)
+	if hash := eval[string](tab, t, "location.hash"); !strings.Contains(hash, "explain=203.0.113.61") {
 		t.Error(hash)
 	}
-	do(t, tab, chromedp.KeyEvent("\x1b"), until("!document.querySelector('dialog').open"))
+	do(tab, t, chromedp.KeyEvent("\x1b"), until("!document.querySelector('dialog').open"))
 
 	better := shop()
 	better.sick = nil
 	w.put(better.objects())
-	do(t, tab, has("#timeline", "Degraded → Healthy"),
+	do(tab, t, has("#timeline", "Degraded → Healthy"),
 		until(`document.querySelector('svg [aria-label^="203.0.113.61: Healthy, gets traffic"]')`))
 }
 
@@ -228,38 +228,38 @@ func TestMoveIsShownAndConfirmed(t *testing.T) {
 	w := newWorld()
 	w.put(shop().objects())
 	tab, url := browse(t, w)
-	do(t, tab, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url+"#open=shop/orders-db"), has("#moves", "Drain"))
+	do(tab, t, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(url+"#open=shop/orders-db"), has("#moves", "Drain"))
 	open := func() {
 		t.Helper()
-		do(t, tab, chromedp.Click(`[data-key="move drain"]`), has("dialog", "Show what changes"),
+		do(tab, t, chromedp.Click(`[data-key="move drain"]`), has("dialog", "Show what changes"),
 			chromedp.Click("dialog .primary"), has("dialog", "Ready endpoints: 5, then 4"), has("dialog pre", hostile))
 	}
 	open()
-	screenshot(t, tab, "move", 1280, 900, false)
-	do(t, tab, chromedp.KeyEvent("\x1b"), until("!document.querySelector('dialog').open"))
+	screenshot(tab, t, "move", 1280, 900, false)
+	do(tab, t, chromedp.KeyEvent("\x1b"), until("!document.querySelector('dialog').open"))
 	if moves := w.made(); len(moves) != 0 {
 		t.Fatal(moves)
 	}
 
 	open()
-	do(t, tab, chromedp.Click("dialog .primary"), until("!document.querySelector('dialog').open"))
+	do(tab, t, chromedp.Click("dialog .primary"), until("!document.querySelector('dialog').open"))
 	moves := w.made()
 	if len(moves) != 1 || moves[0].Action != "drain" || moves[0].Target != "replica" || moves[0].Seconds != 7200 {
 		t.Fatal(moves)
 	}
-	if eval[bool](t, tab, "'hacked' in window") {
+	if eval[bool](tab, t, "'hacked' in window") {
 		t.Error("a text runs as a script")
 	}
 }
 
 // tabTo presses Tab until an expression is true.
-func tabTo(t *testing.T, tab context.Context, expression string) {
+func tabTo(tab context.Context, t *testing.T, expression string) {
 	t.Helper()
 	for range 60 {
-		if eval[bool](t, tab, "Boolean("+expression+")") {
+		if eval[bool](tab, t, "Boolean("+expression+")") {
 			return
 		}
-		do(t, tab, chromedp.KeyEvent(kb.Tab))
+		do(tab, t, chromedp.KeyEvent(kb.Tab))
 	}
 	t.Fatal("60 tabs do not lead to", expression)
 }

@@ -2,11 +2,13 @@ package importer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/external-backend/operator/api/v1alpha1"
 )
@@ -28,6 +30,7 @@ type clusterEndpointPort struct {
 	Protocol         corev1.Protocol `json:"protocol"`
 	Port             int32           `json:"port"`
 	TargetPort       int32           `json:"targetPort"`
+	Hosts            []string        `json:"hosts"` // newer ones have them here, in place of the spec
 	TimeoutSeconds   int32           `json:"timeoutSeconds"`
 	SuccessThreshold int32           `json:"successThreshold"`
 	FailureThreshold int32           `json:"failureThreshold"`
@@ -83,10 +86,31 @@ func readClusterEndpoint(d *draft, u *unstructured.Unstructured) {
 			h.TimeoutSeconds = d.seconds("spec.timeoutSeconds", s.TimeoutSeconds)
 		}
 	}
-	for i, host := range s.Hosts {
-		d.addTarget(fmt.Sprintf("spec.hosts[%d]", i), "", host, v1alpha1.Target{})
-	}
+	in.addHosts(d)
 	d.moveClients()
+}
+
+// addHosts adds the hosts of the first port. Each target of an ExternalBackend has all ports, so
+// another port must have the same hosts.
+func (in *clusterEndpoint) addHosts(d *draft) {
+	field, hosts := "spec.hosts", in.Spec.Hosts
+	for i := range in.Spec.Ports {
+		own := in.Spec.Ports[i].Hosts
+		if len(own) == 0 {
+			own = in.Spec.Hosts
+		}
+		switch {
+		case i == 0 && len(in.Spec.Ports[0].Hosts) > 0:
+			field, hosts = "spec.ports[0].hosts", own
+		case !sets.New(own...).Equal(sets.New(hosts...)):
+			d.refuse(fmt.Sprintf("spec.ports[%d].hosts", i), "each target has all ports, and another port has other hosts")
+		}
+	}
+	for i, host := range hosts {
+		if !slices.Contains(hosts[:i], host) {
+			d.addTarget(fmt.Sprintf("%s[%d]", field, i), "", host, v1alpha1.Target{})
+		}
+	}
 }
 
 // addCheck makes the check of a port that of the ExternalBackend, which has one.

@@ -69,6 +69,9 @@ func (d *draft) finish() Result {
 		name = "imported"
 	}
 	d.rename(name)
+	if d.spec.HealthCheck == nil {
+		d.Next = slices.DeleteFunc(d.Next, func(step string) bool { return step == stepLetCheckDecide })
+	}
 	if len(d.spec.Ports) == 0 {
 		d.Incomplete = "it has no port"
 		if !slices.ContainsFunc(d.Refusals, func(r Refusal) bool { return strings.HasPrefix(r.Field, "spec.ports") }) {
@@ -87,6 +90,9 @@ func (d *draft) finish() Result {
 	}
 	return d.Result
 }
+
+// stepLetCheckDecide is the last step with a check, which begins in mode Observe.
+const stepLetCheckDecide = "When HEALTHY has been True for a day, remove healthCheck.mode."
 
 // rename gives the ExternalBackend its name. A Service that is adopted keeps its own.
 func (d *draft) rename(name string) {

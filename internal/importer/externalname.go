@@ -43,7 +43,7 @@ func (d *draft) moveClients() {
 		"$ kubectl apply -f FILE",
 		"$ kubectl wait extbe/{NAME} -n {NAMESPACE} --for=condition=Ready",
 		"Move clients to {NAME}.{NAMESPACE}.svc, one after the other. Then delete " + d.Source + ".",
-		"When HEALTHY has been True for a day, remove healthCheck.mode.",
+		stepLetCheckDecide,
 	}
 	d.Backend.Name = source + "-servers"
 }

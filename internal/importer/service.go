@@ -178,7 +178,7 @@ func adoptionSteps(service string) []string {
 		"$ kubectl apply -f FILE",
 		"$ kubectl wait extbe/{NAME} -n {NAMESPACE} --for=condition=Ready",
 		"$ kubectl get endpointslices -n {NAMESPACE} -l kubernetes.io/service-name=" + service,
-		"When HEALTHY has been True for a day, remove healthCheck.mode.",
+		stepLetCheckDecide,
 		"If Git or a chart is to keep the Service, go on with serviceRef: docs/migration.md.",
 	}
 }

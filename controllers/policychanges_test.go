@@ -49,7 +49,8 @@ func drawSpec(random *rand.Rand) string {
 
 	var targets []string
 	for i := range 1 + random.IntN(4) {
-		at := "address: " + one(random, "203.0.113.1", "203.0.113.2", "203.0.113.9", "198.51.100.1", "2001:db8::1", "10.96.0.7")
+		at := "address: " + one(random,
+			"203.0.113.1", "203.0.113.2", "203.0.113.9", "198.51.100.1", "2001:db8::1", "10.96.0.7")
 		if random.IntN(3) == 0 {
 			at = "hostname: " + one(random, "pool.example.com", "other.example.org")
 		}
@@ -141,7 +142,8 @@ func (c *policyCase) apply(policies []v1alpha1.ExternalBackendPolicy) {
 func (c *policyCase) compile(policies []v1alpha1.ExternalBackendPolicy) *policy.Set {
 	options := c.reconciler.policies.options
 	set, _ := policy.Compile(policy.Input{
-		Policies: policies, DefaultDeny: options.DefaultDeny, ClusterRanges: policy.ClusterRanges{Declared: options.ClusterCIDRs},
+		Policies: policies, DefaultDeny: options.DefaultDeny,
+		ClusterRanges: policy.ClusterRanges{Declared: options.ClusterCIDRs},
 	})
 	return set
 }

@@ -75,7 +75,8 @@ func (r *reconciliation) planSlices() slicePlan {
 	published := endpointslice.Published(r.slices, o.handover...)
 	p.PlannedEndpoints = state.cache.PlanEndpoints(plan.EndpointsInput{
 		Input: plan.Input{
-			Backend: r.backend, Answers: r.resolve(p.traits.Families, published), Permit: translate.Permit(o.view), Rules: o.view,
+			Backend: r.backend, Answers: r.resolve(p.traits.Families, published),
+			Permit: translate.Permit(o.view), Rules: o.view,
 			Status: o.status, Siblings: o.siblings, FormerSiblings: state.siblings, Probes: engines.probes,
 			NamedAddrs: state.named, Override: o.overridden.Applied, Max: r.Options.MaxEndpointsPerBackend, Now: r.now(),
 		},
@@ -91,7 +92,9 @@ func (r *reconciliation) planSlices() slicePlan {
 		p.changes = state.cache.Slices(&p.Candidates, conditions)
 		return p
 	}
-	old := plan.OldPortsInput{Backend: r.backend, Live: r.oldService, Published: published, Permit: translate.Permit(o.view)}
+	old := plan.OldPortsInput{
+		Backend: r.backend, Live: r.oldService, Published: published, Permit: translate.Permit(o.view),
+	}
 	withOldPorts := candidates.WithOldPorts(old, r.desired())
 	r.planned = func() []endpointslice.Endpoint { return withOldPorts }
 	_, p.changes = endpointslice.Plan(template, withOldPorts, nil, r.slices)
@@ -124,7 +127,8 @@ func (r *reconciliation) probe(c *plan.Candidates) func(probe int) plan.ProbeSta
 		engines.endpoints, engines.generation = endpoints, b.Generation
 		engines.dial.Store(&dial)
 	}
-	r.Prober.Sync(r.key(), translate.HealthCheck(b.Spec.HealthCheck, r.state.planning.refs.credentials()), engines.endpoints)
+	check := translate.HealthCheck(b.Spec.HealthCheck, r.state.planning.refs.credentials())
+	r.Prober.Sync(r.key(), check, engines.endpoints)
 	engines.verdicts = verdicts{probes: probes, states: r.Prober.States(r.key())}
 	return engines.state
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -88,7 +91,8 @@ func (p *plugin) ui(ctx context.Context, o uiOptions) error {
 	url := server.URL(listener)
 	fmt.Fprintf(p.Out, "%s\nThe page is live until Ctrl-C. Whoever has its URL acts with your rights.\n", url)
 	if !o.noBrowser && isTerminal(p.Out) {
-		openBrowser(url)
+		remove := openBrowser(url)
+		defer remove()
 	}
 	return server.Serve(ctx, listener)
 }
@@ -118,18 +122,46 @@ func forward(ctx context.Context, values <-chan struct{}, changed func()) {
 	}
 }
 
-// openBrowser opens a URL, if this system can. The URL is printed in any case.
-func openBrowser(url string) {
-	command := exec.Command("xdg-open", url)
+// openBrowser opens a URL, if this system can. The URL is printed in any case. The browser gets it
+// from a file, because all users of a machine see the arguments of a command. The caller removes the
+// file at the end.
+func openBrowser(url string) (remove func()) {
+	file, remove, err := privatePage(url)
+	if err != nil {
+		return remove
+	}
+	command := exec.Command("xdg-open", file)
 	switch runtime.GOOS {
 	case "darwin":
-		command = exec.Command("open", url)
+		command = exec.Command("open", file)
 	case "windows":
-		command = exec.Command("rundll32", "url.dll,FileProtocolHandler", url)
+		command = exec.Command("rundll32", "url.dll,FileProtocolHandler", file)
 	}
 	if command.Start() == nil {
-		go func() { _ = command.Wait() }() // ends with the command, which only hands the URL over
+		go func() { _ = command.Wait() }() // ends with the command, which only hands the file over
 	}
+	return remove
+}
+
+// privatePage writes a page that leads to a URL, and that only this user can read.
+func privatePage(url string) (file string, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "external-backend-")
+	if err != nil {
+		return "", func() {}, err
+	}
+	file = filepath.Join(dir, "page.html")
+	return file, func() { _ = os.RemoveAll(dir) }, os.WriteFile(file, redirectTo(url), 0o600)
+}
+
+// redirectTo returns a page that leads to a URL.
+func redirectTo(url string) []byte {
+	return fmt.Appendf(nil, `<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url=%[1]s">
+<title>ExternalBackends</title>
+<a href="%[1]s">Open the page</a>
+`, html.EscapeString(url))
 }
 
 // uiSource is what the page shows, read with the user's credentials.

@@ -19,7 +19,10 @@ func mayReadPolicies(h *harness.Test, name string) {
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: policies-of-%s}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external-backend-externalbackendpolicy-viewer-role}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: external-backend-externalbackendpolicy-viewer-role
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %s-of-%[1]s}]`, h.Namespace, name)
 	h.T.Cleanup(func() {
 		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "policies-of-" + h.Namespace}}

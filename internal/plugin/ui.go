@@ -123,8 +123,8 @@ func forward(ctx context.Context, values <-chan struct{}, changed func()) {
 }
 
 // openBrowser opens a URL, if this system can. The URL is printed in any case. The browser gets it
-// from a file, because all users of a machine see the arguments of a command. The caller removes the
-// file at the end.
+// from a file, because all users of a machine see the arguments of a command. The caller removes
+// the file at the end.
 func openBrowser(url string) (remove func()) {
 	file, remove, err := privatePage(url)
 	if err != nil {

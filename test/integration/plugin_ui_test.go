@@ -40,11 +40,11 @@ func TestPageFollowsOperatorAndMovesTraffic(t *testing.T) {
 		"namespace": h.Namespace, "name": "web", "action": "drain", "target": target, "seconds": 3600,
 	}
 	shown := postMove(t, url, move)
-	if !strings.Contains(shown["manifest"].(string), "adminState: Draining") || shown["done"] != false {
+	if !strings.Contains(shown["manifest"].(string), "adminState: Draining") || shown["done"].(bool) {
 		t.Fatal(shown)
 	}
 	move["digest"], move["at"] = shown["digest"], shown["at"]
-	if done := postMove(t, url, move); done["done"] != true {
+	if done := postMove(t, url, move); !done["done"].(bool) {
 		t.Fatal(done)
 	}
 	h.Eventually("the page to show the override", func() error { return events.say(`"override":"web-`) })

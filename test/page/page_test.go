@@ -93,7 +93,7 @@ func eval[T any](tab context.Context, t *testing.T, expression string) T {
 
 // until waits until an expression is true in the page.
 func until(expression string) chromedp.Action[chromedp.Void] {
-	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingMutation())
+	return chromedp.Poll[chromedp.Void](expression)
 }
 
 // has is true when an element contains a text.

@@ -14,7 +14,7 @@ dialog.addEventListener("close", () => {
 // openDialog shows a dialog with a title and content.
 export function openDialog(title, ...content) {
   dialog.replaceChildren(h("div", { class: "inside" },
-    h("div", { class: "line" }, h("h2", { id: "dialog-title" }, title),
+    h("div", { class: "line" }, h("h2", { id: "dialog-title", tabindex: "-1", autofocus: true }, title),
       h("button", { type: "button", onclick: closeDialog }, "Close")),
     ...content));
   if (!dialog.open) dialog.showModal();

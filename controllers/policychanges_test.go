@@ -295,8 +295,8 @@ func TestForetoldPolicyChangesComeTrueRandom(t *testing.T) {
 	}
 }
 
-// foretellAndCompare changes the policies of one manager, compares what follows with the report, and
-// returns the number of changes that had an effect.
+// foretellAndCompare changes the policies of one manager, compares what follows with the report,
+// and returns the number of changes that had an effect.
 func foretellAndCompare(t *testing.T, seed uint64, changes int) (effects int) {
 	c := newPolicyCase(t, rand.New(rand.NewPCG(seed, 16)))
 	for i := range changes {

@@ -58,7 +58,7 @@ each-module = failed=; for m in $(MODULES); do echo "--- $$m: $(1)"; (cd $$m && 
 .PHONY: help
 help: ## List all commands (the default)
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, CONTAINER_TOOL, TESTFLAGS, RERUNS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
+	@printf '\n%s\n' 'Variables: IMG, VERSION, PLATFORMS, CONTAINER_TOOL, TESTFLAGS, RERUNS, CLUSTERS, FUZZTIME, BENCH, RUN_ARGS, KUBECTL, and DEMO_FOR (30s, 5m) for the demo.'
 
 .PHONY: build
 build: ## Build bin/manager
@@ -149,12 +149,14 @@ vulncheck: ## Look for known vulnerabilities in every module (asks vuln.go.dev)
 
 RACE := CGO_ENABLED=1 go test -race $(TESTFLAGS)
 
-# $(call cluster-tests,MODULE,FLAGS) runs the tests of a module that start clusters, two packages at a time: they wait
-# for half of the time. With RERUNS=2, a failed test runs again, twice at most, and bin/reruns-MODULE.txt names it. A
-# data race is a failure at once.
+# Packages of cluster tests wait for half of the time, so two of them run at a time.
+CLUSTERS ?= 2
+
+# $(call cluster-tests,MODULE,FLAGS) runs the tests of a module that start clusters. With RERUNS=2, a failed test runs
+# again, twice at most, and bin/reruns-MODULE.txt names it. A data race is a failure at once.
 cluster-tests = rm -f bin/reruns-$(subst /,-,$(1)).txt && cd $(1) && CGO_ENABLED=1 $(if $(RERUNS),$(TOOL) gotestsum --format=standard-quiet --packages=./... \
 	--rerun-fails=$(RERUNS) --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-max-failures=20 \
-	--rerun-fails-report=$(CURDIR)/bin/reruns-$(subst /,-,$(1)).txt --,go test ./...) -race $(TESTFLAGS) -count=1 -p 2 $(2)
+	--rerun-fails-report=$(CURDIR)/bin/reruns-$(subst /,-,$(1)).txt --,go test ./...) -race $(TESTFLAGS) -count=1 -p $(CLUSTERS) $(2)
 
 # unit-tests runs the tests of the modules in which none needs a cluster.
 define unit-tests

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -30,7 +31,7 @@ type draft struct {
 	// appProtocols are those of the Service's ports, by keyOfPort.
 	appProtocols map[string]string
 	dropped      int // targets beyond maxTargets
-	err          error
+	unreadable   bool
 }
 
 func newDraft(u *unstructured.Unstructured, o Options) *draft {
@@ -61,6 +62,12 @@ func (d *draft) note(format string, args ...any) {
 	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
 }
 
+// fail refuses a field without which the source can't be read.
+func (d *draft) fail(field, format string, args ...any) {
+	d.refuse(field, format, args...)
+	d.Incomplete, d.unreadable = "it can't be read", true
+}
+
 // finish checks what concerns the whole, and bounds what is said.
 func (d *draft) finish() Result {
 	name := cmp.Or(d.options.Name, d.Backend.Name)
@@ -81,6 +88,11 @@ func (d *draft) finish() Result {
 	if d.dropped > 0 {
 		d.refuse("targets", "there are %d more than the %d that an ExternalBackend can have", d.dropped, maxTargets)
 	}
+	return d.bounded()
+}
+
+// bounded returns the result with a bounded number of refusals and notes.
+func (d *draft) bounded() Result {
 	if len(d.Refusals) > maxRemarks {
 		more := len(d.Refusals) - maxRemarks
 		d.Refusals = append(d.Refusals[:maxRemarks], Refusal{d.Source, "…", fmt.Sprintf("%d more fields are refused", more)})
@@ -260,21 +272,43 @@ func decode(u *unstructured.Unstructured, out any) (unknown []string, err error)
 		return nil, err
 	}
 	strict, err := sigsjson.UnmarshalStrict(data, out)
-	if err != nil {
-		return nil, errors.New(clipTo(err.Error(), 3*maxText))
-	}
 	for _, e := range strict {
 		unknown = append(unknown, e.Error())
 	}
-	return unknown, nil
+	return unknown, err
 }
 
-// read decodes the source, and refuses the fields that are not known.
+// read decodes the source, and refuses the fields that are not known. It fails if a field has a
+// wrong type.
 func (d *draft) read(u *unstructured.Unstructured, out any) bool {
 	unknown, err := decode(u, out)
-	d.err = err
 	d.Refusals = append(d.Refusals, refuseUnknown(d.Source, unknown)...)
+	if err != nil {
+		field, why := wrongField(err)
+		d.fail(field, "%s", why)
+	}
 	return err == nil
+}
+
+// wrongField says which field can't be decoded, and what it must be. The field is "" if the decoder
+// does not name it.
+func wrongField(err error) (field, why string) {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok || wrong.Field == "" {
+		return "", "it can't be read: " + clipTo(err.Error(), 3*maxText)
+	}
+	must := "a number"
+	switch wrong.Type.Kind() {
+	case reflect.Bool:
+		must = "true or false"
+	case reflect.String:
+		must = "a string"
+	case reflect.Slice:
+		must = "a list"
+	case reflect.Map, reflect.Struct:
+		must = "an object"
+	}
+	return clip(wrong.Field), fmt.Sprintf("it must be %s, and is of type %s", must, clip(wrong.Value))
 }
 
 // refuseUnknown refuses fields of an object. A text of unknown is: unknown field "spec.x".

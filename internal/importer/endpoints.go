@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -44,16 +45,30 @@ func collect(d *draft, s *corev1.Service, p *published) []endpoint {
 		all = append(all, readSlice(d, slice)...)
 	}
 
-	var out []endpoint
+	out := join(d, s, all)
+	wantHints(d, s, out)
+	return out
+}
+
+// join returns the endpoints that kube-proxy sends requests to, with all of their ports. People may
+// write the ports of one address into several slices; kube-proxy reads every port on its own.
+func join(d *draft, s *corev1.Service, all []endpoint) []endpoint {
+	var joined []*endpoint
 	byAddr := map[netip.Addr][]*endpoint{}
 	for i := range all {
 		e := &all[i]
-		if e.isServed(d, s) && !e.isRepeated(d, byAddr[e.addr]) {
-			out = append(out, *e)
+		if e.hasFamily(d, s) && !e.joins(d, byAddr[e.addr]) {
+			joined = append(joined, e)
 			byAddr[e.addr] = append(byAddr[e.addr], e)
 		}
 	}
-	wantHints(d, s, out)
+
+	var out []endpoint
+	for _, e := range joined {
+		if e.hasPorts(d, s) {
+			out = append(out, *e)
+		}
+	}
 	return out
 }
 
@@ -178,9 +193,8 @@ func (e *endpoint) readConditions(d *draft, c discoveryv1.EndpointConditions) {
 	}
 }
 
-// isServed reports whether kube-proxy sends requests to an endpoint at all: its family is one of
-// those of the Service, and its ports are the Service's.
-func (e *endpoint) isServed(d *draft, s *corev1.Service) bool {
+// hasFamily reports whether the Service has the family of an endpoint's address.
+func (e *endpoint) hasFamily(d *draft, s *corev1.Service) bool {
 	family := corev1.IPv4Protocol
 	if e.addr.Is6() {
 		family = corev1.IPv6Protocol
@@ -189,10 +203,16 @@ func (e *endpoint) isServed(d *draft, s *corev1.Service) bool {
 		e.refuse(d, ".addresses[0]", "the Service has no "+string(family))
 		return false
 	}
+	return true
+}
+
+// hasPorts reports whether an endpoint has all ports of the Service.
+func (e *endpoint) hasPorts(d *draft, s *corev1.Service) bool {
 	for i := range s.Spec.Ports {
 		key := keyOfPort(s.Spec.Ports[i].Name, s.Spec.Ports[i].Protocol)
 		if _, has := e.ports[key]; !has {
-			e.refuse(d, "", fmt.Sprintf("it has no port %s; every target has all ports of the Service", clip(key)))
+			e.refuse(d, "", fmt.Sprintf("it has no port %s; every target has all ports of the Service, "+
+				"with the same conditions, zone and node", clip(key)))
 			return false
 		}
 	}
@@ -202,27 +222,46 @@ func (e *endpoint) isServed(d *draft, s *corev1.Service) bool {
 	return true
 }
 
-// isRepeated reports whether an endpoint is among others with its address. One that differs in its
-// conditions, or in some of its ports, is refused: an ExternalBackend publishes an address and port
-// once.
-func (e *endpoint) isRepeated(d *draft, others []*endpoint) bool {
+// joins reports whether an endpoint belongs to one of others, which have its address. Then that one
+// has the ports of both. An endpoint that shares some of its ports, or differs in its conditions,
+// is refused: an ExternalBackend publishes an address and port once. One with other numbers for the
+// same ports is another server on the same machine.
+func (e *endpoint) joins(d *draft, others []*endpoint) bool {
 	for _, other := range others {
-		if maps.Equal(other.ports, e.ports) {
-			if other.adminState != e.adminState || other.zone != e.zone || other.node != e.node {
-				e.refuse(d, "", fmt.Sprintf("it differs from %s of %s, which has the same address",
-					other.field, other.object))
+		shared, differs := "", false
+		for _, key := range slices.Sorted(maps.Keys(e.ports)) {
+			switch n, has := other.ports[key]; {
+			case has && n == e.ports[key]:
+				shared = cmp.Or(shared, key)
+			case has:
+				differs = true
 			}
-			return true
 		}
-		for key, n := range e.ports {
-			if other.ports[key] == n {
-				e.refuse(d, "", fmt.Sprintf("it shares %s with %s of %s, and not all ports",
-					clip(key), other.field, other.object))
-				return true
-			}
+		at := other.field + " of " + other.object
+		switch same := e.sameTraits(d, other); {
+		case shared != "" && differs:
+			e.refuse(d, "", fmt.Sprintf("it shares %s with %s, and not all ports", clip(shared), at))
+			return true
+		case shared != "" && !same:
+			e.refuse(d, "", fmt.Sprintf("it differs from %s, which has the same address", at))
+			return true
+		case !differs && same:
+			other.ports = maps.Clone(other.ports) // endpoints of a slice share them
+			maps.Copy(other.ports, e.ports)
+			other.hostname = cmp.Or(other.hostname, e.hostname)
+			return true
 		}
 	}
 	return false
+}
+
+// sameTraits reports whether two endpoints can be one target. A host name matters in DNS, for a
+// headless Service.
+func (e *endpoint) sameTraits(d *draft, other *endpoint) bool {
+	sameHost := d.spec.Service.Type != v1alpha1.ServiceTypeHeadless ||
+		e.hostname == "" || other.hostname == "" || e.hostname == other.hostname
+	return sameHost && e.adminState == other.adminState && e.zone == other.zone && e.node == other.node &&
+		e.hinted == other.hinted
 }
 
 // wantHints refuses hints, or their absence, unless an ExternalBackend writes the same ones.

@@ -59,21 +59,27 @@ type Options struct {
 	Ports []Port
 }
 
-// Refusal is a field that an ExternalBackend can't express, and why.
+// Refusal is a field that an ExternalBackend can't express, and why. Without a field it is about
+// the whole object.
 type Refusal struct {
 	Object string `json:"object"`
 	Field  string `json:"field"`
 	Why    string `json:"why"`
 }
 
-func (r Refusal) String() string { return fmt.Sprintf("%s: %s: %s", r.Object, r.Field, r.Why) }
+func (r Refusal) String() string {
+	if r.Field == "" {
+		return fmt.Sprintf("%s: %s", r.Object, r.Why)
+	}
+	return fmt.Sprintf("%s: %s: %s", r.Object, r.Field, r.Why)
+}
 
 // Result is what one source becomes.
 type Result struct {
 	// Source names the object, such as Service shop/legacy.
 	Source  string
 	Backend *v1alpha1.ExternalBackend
-	// Incomplete says what Backend lacks, so that the API server would refuse it; "" for nothing.
+	// Incomplete says why Backend can't be applied; "" if it can. There is a refusal then, too.
 	Incomplete string
 	// Refusals are fields that get lost. Notes say what else differs, and changes no traffic.
 	Refusals []Refusal
@@ -97,48 +103,55 @@ func readers() map[string]reader {
 }
 
 // Import makes an ExternalBackend from every source among objects, in their order. Endpoints and
-// EndpointSlices belong to the Service that they are behind. Objects of other kinds are skipped. An
-// error means that an object can't be read at all.
+// EndpointSlices belong to the Service that they are behind; after the others there is a result for
+// each whose Service is missing. Objects of other kinds are skipped. An object that can't be read
+// has no influence on the others. An error means that o does not suit the objects.
 func Import(objects []*unstructured.Unstructured, o Options) ([]Result, error) {
 	var out []Result
-	behind, err := groupByService(objects, o.Namespace)
-	if err != nil {
-		return nil, err
-	}
+	behind, alone := groupByService(objects, o)
 	known := readers()
 	for _, u := range objects {
 		read := known[u.GetKind()+"."+u.GroupVersionKind().Group]
-		if u.GetKind() == "Service" && u.GroupVersionKind().Group == "" {
+		if isService(u) {
 			read = func(d *draft, u *unstructured.Unstructured) { readService(d, u, behind[keyOf(u, o.Namespace)]) }
 		}
-		if read == nil {
-			continue
+		if read != nil {
+			out = append(out, importOne(u, o, read))
 		}
-		if err := checkNames(u); err != nil {
-			return nil, err
-		}
-		d := newDraft(u, o)
-		read(d, u)
-		if d.err != nil {
-			return nil, fmt.Errorf("%s: %w", d.Source, d.err)
-		}
-		out = append(out, d.finish())
 	}
+	out = append(out, alone...)
 	if len(out) > 1 && o.Name != "" {
 		return nil, fmt.Errorf("there are %d objects to import, and only one can have the name %s", len(out), o.Name)
 	}
 	return out, nil
 }
 
+func isService(u *unstructured.Unstructured) bool {
+	return u.GetKind() == "Service" && u.GroupVersionKind().Group == ""
+}
+
+// importOne makes an ExternalBackend from one object.
+func importOne(u *unstructured.Unstructured, o Options, read reader) Result {
+	d := newDraft(u, o)
+	if !d.checkNames(u) {
+		return d.Result
+	}
+	read(d, u)
+	if d.unreadable {
+		return d.bounded()
+	}
+	return d.finish()
+}
+
 // checkNames checks the name and the namespace of an object: both are printed in commands.
-func checkNames(u *unstructured.Unstructured) error {
+func (d *draft) checkNames(u *unstructured.Unstructured) bool {
 	if len(validation.IsDNS1123Subdomain(u.GetName())) > 0 {
-		return fmt.Errorf("%s: metadata.name: %q must be a DNS subdomain", u.GetKind(), clip(u.GetName()))
+		d.fail("metadata.name", "%q must be a DNS subdomain", clip(u.GetName()))
 	}
 	if ns := u.GetNamespace(); ns != "" && len(validation.IsDNS1123Label(ns)) > 0 {
-		return fmt.Errorf("%s %s: metadata.namespace: %q must be a DNS label", u.GetKind(), clip(u.GetName()), clip(ns))
+		d.fail("metadata.namespace", "%q must be a DNS label", clip(ns))
 	}
-	return nil
+	return !d.unreadable
 }
 
 // keyOf returns the namespace and the name of an object.
@@ -150,56 +163,61 @@ func keyOf(u *unstructured.Unstructured, namespace string) string {
 type published struct {
 	slices    []*discoveryv1.EndpointSlice
 	endpoints *corev1.Endpoints //nolint:staticcheck // Endpoints are deprecated, and are there.
-	// unknown are the fields that are not known, by object.
-	unknown []Refusal
+	// refusals are the fields that are not known or can't be read, by object.
+	refusals []Refusal
+	// unreadable names the last object that can't be read; "" if there is none.
+	unreadable string
 }
 
-// groupByService collects Endpoints and EndpointSlices by their Service.
-func groupByService(objects []*unstructured.Unstructured, namespace string) (map[string]*published, error) {
-	out := map[string]*published{}
-	services := map[string]bool{}
+// groupByService collects Endpoints and EndpointSlices by their Service. alone are those whose
+// Service is missing.
+func groupByService(objects []*unstructured.Unstructured, o Options) (behind map[string]*published, alone []Result) {
+	behind = map[string]*published{}
 	for _, u := range objects {
-		if u.GetKind() == "Service" && u.GroupVersionKind().Group == "" {
-			services[keyOf(u, namespace)] = true
+		if isService(u) {
+			behind[keyOf(u, o.Namespace)] = &published{}
 		}
 	}
 	for _, u := range objects {
-		var key string
+		var key, field string
 		switch u.GetKind() + "." + u.GroupVersionKind().Group {
 		case "Endpoints.":
-			key = keyOf(u, namespace)
+			key, field = keyOf(u, o.Namespace), "metadata.name"
 		case "EndpointSlice.discovery.k8s.io":
-			key = cmp.Or(u.GetNamespace(), namespace) + "/" + u.GetLabels()[discoveryv1.LabelServiceName]
+			key = cmp.Or(u.GetNamespace(), o.Namespace) + "/" + u.GetLabels()[discoveryv1.LabelServiceName]
+			field = "metadata.labels." + discoveryv1.LabelServiceName
 		default:
 			continue
 		}
-		if !services[key] {
-			return nil, fmt.Errorf("%s %s: its Service %s is missing; import both together",
-				u.GetKind(), clip(keyOf(u, namespace)), clip(key))
+		if p := behind[key]; p != nil {
+			p.add(u)
+			continue
 		}
-		if out[key] == nil {
-			out[key] = &published{}
-		}
-		if err := out[key].add(u); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", u.GetKind(), clip(keyOf(u, namespace)), err)
-		}
+		d := newDraft(u, o)
+		d.fail(field, "Service %s is missing; import both together", clip(key))
+		alone = append(alone, d.Result)
 	}
-	return out, nil
+	return behind, alone
 }
 
 // add decodes Endpoints or an EndpointSlice.
-func (p *published) add(u *unstructured.Unstructured) error {
+func (p *published) add(u *unstructured.Unstructured) {
 	object := u.GetKind() + " " + clip(u.GetName())
+	var into any
 	if u.GetKind() == "Endpoints" {
 		p.endpoints = new(corev1.Endpoints) //nolint:staticcheck // Endpoints are deprecated, and are there.
-		unknown, err := decode(u, p.endpoints)
-		p.unknown = append(p.unknown, refuseUnknown(object, unknown)...)
-		return err
+		into = p.endpoints
+	} else {
+		s := &discoveryv1.EndpointSlice{}
+		p.slices = append(p.slices, s)
+		into = s
 	}
-	var s discoveryv1.EndpointSlice
-	unknown, err := decode(u, &s)
-	p.unknown = append(p.unknown, refuseUnknown(object, unknown)...)
-	p.slices = append(p.slices, &s)
+	unknown, err := decode(u, into)
+	p.refusals = append(p.refusals, refuseUnknown(object, unknown)...)
+	if err != nil {
+		field, why := wrongField(err)
+		p.refusals = append(p.refusals, Refusal{object, field, why})
+		p.unreadable = object
+	}
 	slices.SortStableFunc(p.slices, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-	return err
 }

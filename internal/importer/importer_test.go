@@ -194,23 +194,72 @@ func golden(t *testing.T, name, text string) {
 	}
 }
 
-// TestObjectsThatCannotBeReadAreErrors names what is wrong with an object.
-func TestObjectsThatCannotBeReadAreErrors(t *testing.T) {
+// TestUnreadableObjectsHideNoOthers names what is wrong with an object, and imports the objects
+// before and after it.
+func TestUnreadableObjectsHideNoOthers(t *testing.T) {
+	const good = "{apiVersion: v1, kind: Service, metadata: {name: good}, spec: {ports: [{port: 80}]}}"
 	for _, c := range []struct{ text, want string }{
-		{"{apiVersion: v1, kind: Service, metadata: {}}", "metadata.name"},
-		{"{apiVersion: v1, kind: Service, metadata: {name: \"a\\n# b\"}}", "DNS subdomain"},
-		{"{apiVersion: v1, kind: Service, metadata: {name: a, namespace: \"b c\"}}", "DNS label"},
-		{"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: 1}}", "Service default/a"},
-		{"{apiVersion: v1, kind: Endpoints, metadata: {name: a}}", "its Service default/a is missing"},
-		{"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a}}", "import both together"},
+		{"{apiVersion: v1, kind: Service, metadata: {}}", `Service default/: metadata.name: "" must be a DNS subdomain`},
+		{"{apiVersion: v1, kind: Service, metadata: 1}", `Service default/: metadata.name: "" must be a DNS subdomain`},
+		{`{apiVersion: v1, kind: Service, metadata: {name: "a\n# b"}}`, "metadata.name: \"a?# b\" must be a DNS subdomain"},
+		{`{apiVersion: v1, kind: Service, metadata: {name: a, namespace: "b c"}}`, "metadata.namespace: \"b c\" must be a DNS label"},
+		{"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: 1}}",
+			"Service default/a: spec.ports: it must be a list, and is of type number"},
+		{`{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: "80"}]}}`,
+			"Service default/a: spec.ports.port: it must be a number, and is of type string"},
+		{`{apiVersion: v1, kind: Service, metadata: {name: a, creationTimestamp: "x"}}`,
+			"Service default/a: it can't be read: parsing time"},
+		{"{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: a}, spec: {hosts: x}}",
+			"ServiceEntry default/a: spec.hosts: it must be a list, and is of type string"},
+		{"{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: a}, spec: 3}",
+			"ServiceEntry default/a: spec: it must be an object, and is of type number"},
+		{"{apiVersion: v1, kind: Endpoints, metadata: {name: a}}",
+			"Endpoints default/a: metadata.name: Service default/a is missing; import both together"},
+		{"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a}}",
+			"EndpointSlice default/a: metadata.labels.kubernetes.io/service-name: Service default/ is missing"},
 	} {
-		objects, err := objectsOf([]byte(c.text))
+		objects, err := objectsOf([]byte(good + "\n---\n" + c.text + "\n---\n" + strings.Replace(good, "good", "too", 1)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Import(objects, Options{Namespace: "default"}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: the error is %v, want %q", c.text, err, c.want)
+		results, err := Import(objects, Options{Namespace: "default"})
+		if err != nil || len(results) != 3 {
+			t.Fatalf("%s: %d results, %v", c.text, len(results), err)
 		}
+		var bad []string
+		for i := range results {
+			if r := &results[i]; r.Incomplete == "" {
+				continue
+			}
+			for _, refusal := range results[i].Refusals {
+				bad = append(bad, refusal.String())
+			}
+		}
+		if len(bad) != 1 || !strings.Contains(bad[0], c.want) {
+			t.Errorf("%s: %q is refused, want %q", c.text, bad, c.want)
+		}
+	}
+}
+
+// TestServiceWithUnreadableSliceIsIncomplete prints no ExternalBackend that lacks the endpoints of
+// a slice, whatever the user lets it leave out.
+func TestServiceWithUnreadableSliceIsIncomplete(t *testing.T) {
+	objects, err := objectsOf([]byte(`{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 80}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: a-1, labels: {kubernetes.io/service-name: a}}
+addressType: IPv4
+endpoints: [{addresses: 198.51.100.1}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := Import(objects, Options{Namespace: "default"})
+	const want = "EndpointSlice a-1: endpoints.addresses: it must be a list, and is of type string"
+	if err != nil || len(results) != 1 || results[0].Incomplete != "EndpointSlice a-1 can't be read" ||
+		len(results[0].Refusals) != 1 || results[0].Refusals[0].String() != want {
+		t.Errorf("it is %+v, %v", results, err)
 	}
 }
 

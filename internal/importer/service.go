@@ -31,10 +31,11 @@ func readService(d *draft, u *unstructured.Unstructured, p *published) {
 	d.refuseIf(s.Labels[v1alpha1.LabelName] != "", "metadata.labels", "the Service belongs to an ExternalBackend already")
 
 	setService(d, &s)
-	if p == nil {
-		p = &published{}
+	d.Refusals = append(d.Refusals, p.refusals...)
+	if p.unreadable != "" {
+		d.unreadable, d.Incomplete = true, p.unreadable+" can't be read"
+		return
 	}
-	d.Refusals = append(d.Refusals, p.unknown...)
 	d.appProtocols = map[string]string{}
 	for i := range s.Spec.Ports {
 		d.appProtocols[keyOfPort(s.Spec.Ports[i].Name, s.Spec.Ports[i].Protocol)] = deref(s.Spec.Ports[i].AppProtocol)
@@ -164,6 +165,11 @@ func noteEndpoints(d *draft, s *corev1.Service, found []endpoint) {
 	if d.spec.Service.Type == v1alpha1.ServiceTypeHeadless &&
 		slices.ContainsFunc(found, func(e endpoint) bool { return e.hostname == "" }) {
 		d.note("Each endpoint of a headless Service gets the name of its target as host name, so DNS gets more names.")
+	}
+	ready := func(e endpoint) bool { return e.adminState == "" }
+	if len(found) > 0 && !slices.ContainsFunc(found, ready) {
+		d.note("No endpoint is ready as it is written. So the ExternalBackend is not Ready, and what is written by " +
+			"hand may stay until one is.")
 	}
 	if slices.ContainsFunc(found, func(e endpoint) bool { return e.adminState == v1alpha1.AdminStateDisabled }) {
 		d.note("Endpoints that are neither ready nor serving become targets with adminState Disabled. They get no " +

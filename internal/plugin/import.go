@@ -40,8 +40,8 @@ sealyun.com, or a DiscoveredService of discovery.k8sready.com. It changes nothin
 
 Its check only observes at first, so applying it changes no endpoint. The steps that follow are printed as comments.
 
-What an ExternalBackend can't express is refused, field by field: it then prints nothing and exits with 2, unless you
-let it leave those fields out by --ignore-unsupported.`,
+What an ExternalBackend can't express is refused, field by field. An object with such a field is not printed, and the
+exit code is 2, unless you leave those fields out by --ignore-unsupported. The other objects of the file are printed.`,
 		Example: `  # A Service with hand-written endpoints, to be adopted
   kubectl external-backend import service/legacy -n shop > legacy.yaml
 
@@ -86,8 +86,9 @@ func (p *plugin) importObjects(ctx context.Context, args []string, o *importOpti
 	}
 
 	var objects []*unstructured.Unstructured
+	var unreadable []error
 	if o.file != "" {
-		objects, err = readObjectFile(o.file, p.In)
+		objects, unreadable, err = readObjectFile(o.file, p.In)
 	} else {
 		objects, err = p.readForImport(ctx, namespace, args[0])
 	}
@@ -98,35 +99,58 @@ func (p *plugin) importObjects(ctx context.Context, args []string, o *importOpti
 	if err != nil {
 		return err
 	}
-	if len(results) == 0 {
+	if len(results)+len(unreadable) == 0 {
 		return fmt.Errorf("%s: there is nothing in it that can be imported", o.file)
 	}
-
-	refused := p.remark(results)
-	if refused && !o.ignoreUnsupported {
-		fmt.Fprintln(p.ErrOut, "Nothing is printed. Leave these fields out by --ignore-unsupported.")
-		return errFinding
-	}
-	for i := range results {
-		if results[i].Incomplete != "" {
-			return fmt.Errorf("%s can't be imported: %s", results[i].Source, results[i].Incomplete)
-		}
-	}
-	return p.printImported(results, o.format)
+	return p.showImported(results, unreadable, o)
 }
 
-// remark says what is refused and noted. It reports whether anything is refused.
-func (p *plugin) remark(results []importer.Result) (refused bool) {
+// showImported prints the ExternalBackends that can be applied, and says what is refused and noted.
+// An object that can't be imported is an error. A refused field is a finding, unless the user
+// lets it be left out.
+func (p *plugin) showImported(results []importer.Result, unreadable []error, o *importOptions) error {
+	var printed []importer.Result
+	var left []string
+	refused := false
 	for i := range results {
-		for _, refusal := range results[i].Refusals {
-			fmt.Fprintln(p.ErrOut, "refused:", refusal)
+		r := &results[i]
+		p.remark(r)
+		switch {
+		case r.Incomplete != "":
+			left = append(left, fmt.Sprintf("%s can't be imported: %s", r.Source, r.Incomplete))
+		case len(r.Refusals) > 0 && !o.ignoreUnsupported:
+			fmt.Fprintf(p.ErrOut, "%s is not printed. Leave these fields out by --ignore-unsupported.\n", r.Source)
 			refused = true
-		}
-		for _, note := range results[i].Notes {
-			fmt.Fprintf(p.ErrOut, "note: %s: %s\n", results[i].Source, note)
+		default:
+			printed = append(printed, *r)
 		}
 	}
-	return refused
+	for _, err := range unreadable {
+		left = append(left, fmt.Sprintf("%s can't be read: %v", o.file, err))
+	}
+
+	if len(printed) > 0 {
+		if err := p.printImported(printed, o.format); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(left) > 0:
+		return errors.New(strings.Join(left, "\nerror: "))
+	case refused:
+		return errFinding
+	}
+	return nil
+}
+
+// remark says what is refused and noted about one object.
+func (p *plugin) remark(r *importer.Result) {
+	for _, refusal := range r.Refusals {
+		fmt.Fprintln(p.ErrOut, "refused:", refusal)
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(p.ErrOut, "note: %s: %s\n", r.Source, note)
+	}
 }
 
 // printImported prints ExternalBackends, as YAML with the next steps as comments.
@@ -173,28 +197,50 @@ func (p *plugin) readForImport(ctx context.Context, namespace, arg string) ([]*u
 	}
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	var service corev1.Service
-	var list discoveryv1.EndpointSliceList
-	var endpoints corev1.Endpoints //nolint:staticcheck // Endpoints are deprecated, and are there.
 	if err := c.Get(ctx, key, &service); err != nil {
-		return nil, err
+		return nil, unknownTo(fmt.Sprintf("Service %q", name), "get services", namespace, err)
 	}
 	read := []client.Object{&service}
 	if service.Spec.Type != corev1.ServiceTypeExternalName {
-		err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: name})
+		endpoints, err := readEndpointsOf(ctx, c, key)
 		if err != nil {
 			return nil, err
 		}
-		for i := range list.Items {
-			read = append(read, &list.Items[i])
-		}
-		switch err := c.Get(ctx, key, &endpoints); {
-		case err == nil:
-			read = append(read, &endpoints)
-		case !apierrors.IsNotFound(err):
-			return nil, err
-		}
+		read = append(read, endpoints...)
 	}
 	return toUnstructured(c.Scheme(), read)
+}
+
+// readEndpointsOf reads the EndpointSlices and the Endpoints behind a Service. Without one of them
+// it is unknown what is published, so the error names every right that is missing.
+func readEndpointsOf(ctx context.Context, c client.Reader, key types.NamespacedName) ([]client.Object, error) {
+	var out []client.Object
+	listErr := readPages(ctx, c, func() *discoveryv1.EndpointSliceList { return &discoveryv1.EndpointSliceList{} },
+		func(page *discoveryv1.EndpointSliceList) bool {
+			for i := range page.Items {
+				out = append(out, &page.Items[i])
+			}
+			return true
+		}, client.InNamespace(key.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: key.Name})
+	var endpoints corev1.Endpoints //nolint:staticcheck // Endpoints are deprecated, and are there.
+	getErr := c.Get(ctx, key, &endpoints)
+	if getErr == nil {
+		out = append(out, &endpoints)
+	}
+
+	what := fmt.Sprintf("what is published behind Service %q", key.Name)
+	return out, errors.Join(
+		unknownTo(what, "list endpointslices.discovery.k8s.io", key.Namespace, listErr),
+		unknownTo(what, "get endpoints", key.Namespace, client.IgnoreNotFound(getErr)))
+}
+
+// unknownTo says that a user may not read something, and names the right that is missing. Other
+// errors stay as they are.
+func unknownTo(what, right, namespace string, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%s is unknown: you may not %s in namespace %s", what, right, namespace)
 }
 
 // toUnstructured converts objects, with their kinds.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,8 @@ func manifests(name string) string { return filepath.Join("../importer/testdata"
 func TestRefusedFieldsPrintNothing(t *testing.T) {
 	out, errOut, code := runImport(t, "", "-f", manifests("clusterendpoint-refused"))
 	const refusal = "refused: ClusterEndpoint shop/dmz-kube: spec.clusterIP"
-	if code != exitFinding || out != "" || !strings.Contains(errOut, refusal) {
+	if code != exitFinding || out != "" || !strings.Contains(errOut, refusal) ||
+		!strings.Contains(errOut, "ClusterEndpoint shop/dmz-kube is not printed.") {
 		t.Errorf("exit code %d, and it prints %q, and says: %s", code, out, errOut)
 	}
 	out, errOut, code = runImport(t, "", "-f", manifests("clusterendpoint-refused"), "--ignore-unsupported")
@@ -55,6 +57,69 @@ func TestPrintedImportCanBeReadAgain(t *testing.T) {
 	out, _, code := runImport(t, "", "-f", manifests("serviceentry"), "-o", "json")
 	if code != exitFine || !strings.Contains(out, `"kind": "List"`) {
 		t.Errorf("exit code %d, and it prints %s", code, out)
+	}
+}
+
+// TestOneBadObjectHidesNoOthers prints what can be imported of a file, and names every object that
+// can't be: one with a refused field, one with a field of a wrong type, and what is no object.
+func TestOneBadObjectHidesNoOthers(t *testing.T) {
+	service := func(name, spec string) string {
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: " + name + "}\nspec: {" + spec + "}\n---\n"
+	}
+	refused := service("first", "ports: [{port: 80}]") + service("chosen", "ports: [{port: 80}], selector: {app: web}")
+	broken := service("typed", "ports: {port: 80}") + "kind: [\"\\e[31m\"]\n---\n" + "a: [\n---\n"
+	last := service("last", "ports: [{port: 80}]")
+
+	for _, c := range []struct {
+		input, args string
+		code        int
+		printed     []string
+		says        []string
+	}{
+		{refused + last, "--output=yaml", exitFinding, []string{"first", "last"}, []string{
+			"refused: Service shop/chosen: spec.selector: ", "Service shop/chosen is not printed.",
+		}},
+		{refused + last, "--ignore-unsupported", exitFine, []string{"first", "chosen", "last"}, []string{
+			"refused: Service shop/chosen: spec.selector: ",
+		}},
+		{refused + broken + last, "--output=yaml", exitError, []string{"first", "last"}, []string{
+			"Service shop/chosen is not printed.",
+			"refused: Service shop/typed: spec.ports: it must be a list, and is of type object",
+			"error: Service shop/typed can't be imported: it can't be read",
+			"error: - can't be read: document 4: ", "error: - can't be read: document 5: yaml: ",
+		}},
+		{refused + broken + last, "--ignore-unsupported", exitError, []string{"first", "chosen", "last"}, []string{
+			"error: Service shop/typed can't be imported: it can't be read",
+		}},
+	} {
+		out, errOut, code := runImport(t, c.input, "-f", "-", c.args)
+		var names []string
+		if backends, err := readBackendFile("-", strings.NewReader(out), ""); err == nil {
+			for _, b := range backends {
+				names = append(names, b.Name)
+			}
+		}
+		if code != c.code || !slices.Equal(names, c.printed) || strings.Contains(errOut, "\x1b") {
+			t.Errorf("%s: exit code %d, it prints %v, and says: %s", c.args, code, names, errOut)
+		}
+		for _, text := range c.says {
+			if !strings.Contains(errOut, text) {
+				t.Errorf("%s: it does not say %q, but: %s", c.args, text, errOut)
+			}
+		}
+	}
+}
+
+// TestUnreadableDocumentsAreBounded gives up on a file with too many of them.
+func TestUnreadableDocumentsAreBounded(t *testing.T) {
+	input := strings.Repeat("a: ["+strings.Repeat("x", 10_000)+"\n---\n", maxUnreadable)
+	_, errOut, code := runImport(t, input, "-f", "-")
+	if n := strings.Count(errOut, "can't be read"); code != exitError || n != maxUnreadable || len(errOut) > 400*n {
+		t.Errorf("exit code %d, and it says %d bytes", code, len(errOut))
+	}
+	_, errOut, code = runImport(t, input+"b: [\n", "-f", "-")
+	if code != exitError || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, "more than 20 documents") {
+		t.Errorf("exit code %d, and it says %s", code, errOut)
 	}
 }
 

@@ -13,43 +13,55 @@ import (
 )
 
 // readObjectFile returns the objects of a file, or of in if the name is "-". It replaces a List by
-// its items.
-func readObjectFile(name string, in io.Reader) ([]*unstructured.Unstructured, error) {
+// its items. unreadable says which documents hold no object, and why: the others are read
+// nevertheless.
+func readObjectFile(name string, in io.Reader) (objects []*unstructured.Unstructured, unreadable []error, err error) {
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		defer file.Close()
 		in = file
 	}
 
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(io.LimitReader(in, maxFileBytes)))
-	var out []*unstructured.Unstructured
-	for {
+	for number := 1; ; number++ {
 		text, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			return out, nil
-		}
-		if err == nil {
-			out, err = appendObjects(out, text)
+			return objects, unreadable, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		read, err := documentObjects(text)
+		switch {
+		case err == nil:
+			objects = append(objects, read...)
+		case len(unreadable) == maxUnreadable:
+			return nil, nil, fmt.Errorf("%s: more than %d documents can't be read, the last one is document %d",
+				name, maxUnreadable, number)
+		default:
+			text := printable(err.Error()) // it may repeat the document
+			unreadable = append(unreadable, fmt.Errorf("document %d: %.200s", number, text))
 		}
 	}
 }
 
-// appendObjects appends the object, or the items of the List, of one document.
-func appendObjects(out []*unstructured.Unstructured, text []byte) ([]*unstructured.Unstructured, error) {
+// maxUnreadable bounds the documents of a file that can't be read.
+const maxUnreadable = 20
+
+// documentObjects returns the object, or the items of the List, of one document.
+func documentObjects(text []byte) ([]*unstructured.Unstructured, error) {
 	data, err := yaml.YAMLToJSON(text)
 	if err != nil || string(data) == "null" {
-		return out, err
+		return nil, err
 	}
 	object, _, err := unstructured.UnstructuredJSONScheme.Decode(data, nil, nil)
 	if err != nil {
 		return nil, err
 	}
+	var out []*unstructured.Unstructured
 	switch object := object.(type) {
 	case *unstructured.Unstructured:
 		out = append(out, object)

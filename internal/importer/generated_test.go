@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/external-backend/operator/internal/importer/importertest"
@@ -37,7 +38,11 @@ func TestAdoptionOfGeneratedServicesChangesNoEndpoint(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if got := importertest.Routed(planned.Slices); !slices.Equal(got, g.Routed) {
+		var list []discoveryv1.EndpointSlice
+		for _, s := range planned.Slices {
+			list = append(list, *s)
+		}
+		if got := importertest.Routed(list); !slices.Equal(got, g.Routed) {
 			text, _ := yaml.Marshal(results[0].Backend.Spec)
 			t.Errorf("seed %d: the endpoints are\n%s\nwant\n%s\nof\n%s", seed,
 				strings.Join(got, "\n"), strings.Join(g.Routed, "\n"), text)

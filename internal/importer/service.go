@@ -44,7 +44,7 @@ func readService(d *draft, u *unstructured.Unstructured, p *published) {
 	addServicePorts(d, &s, found)
 	addEndpoints(d, &s, found)
 	d.observe()
-	d.Next = adoptionSteps(s.Name)
+	d.Next = adoptionSteps(s.Name, slices.ContainsFunc(d.spec.Targets, isActive))
 }
 
 // setService copies what adoption would otherwise set to a default.
@@ -166,8 +166,7 @@ func noteEndpoints(d *draft, s *corev1.Service, found []endpoint) {
 		slices.ContainsFunc(found, func(e endpoint) bool { return e.hostname == "" }) {
 		d.note("Each endpoint of a headless Service gets the name of its target as host name, so DNS gets more names.")
 	}
-	ready := func(e endpoint) bool { return e.adminState == "" }
-	if len(found) > 0 && !slices.ContainsFunc(found, ready) {
+	if len(found) > 0 && !slices.ContainsFunc(d.spec.Targets, isActive) {
 		d.note("No endpoint is ready as it is written. So the ExternalBackend is not Ready, and what is written by " +
 			"hand may stay until one is.")
 	}
@@ -177,14 +176,21 @@ func noteEndpoints(d *draft, s *corev1.Service, found []endpoint) {
 	}
 }
 
-// adoptionSteps are the steps after the import of a Service.
-func adoptionSteps(service string) []string {
-	return []string{
+func isActive(t v1alpha1.Target) bool { return t.EffectiveAdminState() == v1alpha1.AdminStateActive }
+
+// adoptionSteps are the steps after the import of a Service. Without an active target the
+// ExternalBackend does not become Ready.
+func adoptionSteps(service string, becomesReady bool) []string {
+	steps := []string{
 		"If a tool writes the endpoints, suspend it, and remove them from its manifests.",
 		"$ kubectl apply -f FILE",
-		"$ kubectl wait extbe/{NAME} -n {NAMESPACE} --for=condition=Ready",
-		"$ kubectl get endpointslices -n {NAMESPACE} -l kubernetes.io/service-name=" + service,
+	}
+	if becomesReady {
+		steps = append(steps, "$ kubectl wait extbe/{NAME} -n {NAMESPACE} --for=condition=Ready")
+	}
+	return append(steps,
+		"$ kubectl get endpointslices -n {NAMESPACE} -l kubernetes.io/service-name="+service,
 		stepLetCheckDecide,
 		"If Git or a chart is to keep the Service, go on with serviceRef: docs/migration.md.",
-	}
+	)
 }

@@ -3,32 +3,14 @@ package integration
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/external-backend/operator/test/harness"
 )
-
-// buildPlugin builds the kubectl plugin once, and returns the path of its binary.
-var buildPlugin = sync.OnceValues(func() (string, error) {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(root, "bin", "test-kubectl-external_backend")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/kubectl-external_backend")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+root)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return path, nil
-})
 
 // pluginUser runs the kubectl plugin with the rights of one user.
 type pluginUser struct {
@@ -59,11 +41,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %s}]`, name, 
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	path, err := buildPlugin()
-	if err != nil {
-		h.T.Fatal(err)
-	}
-	return &pluginUser{h: h, path: path, kubeconfig: kubeconfig}
+	return &pluginUser{h: h, path: h.Plugin(), kubeconfig: kubeconfig}
 }
 
 // run runs a command of the plugin in the test's namespace. It returns what the command prints and

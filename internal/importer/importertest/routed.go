@@ -9,19 +9,20 @@ import (
 
 // Routed describes the endpoints that kube-proxy may send requests to, as it reads them: from all
 // slices together, each port on its own, and absent conditions by their defaults. It is sorted.
-func Routed(list []*discoveryv1.EndpointSlice) []string {
+func Routed(list []discoveryv1.EndpointSlice) []string {
 	var out []string
-	for _, s := range list {
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
+	for i := range list {
+		s := &list[i]
+		for j := range s.Endpoints {
+			e := &s.Endpoints[j]
 			c := &e.Conditions
 			ready := is(c.Ready, true)
 			serving, terminating := is(c.Serving, ready), is(c.Terminating, false)
 			if !ready && !serving {
 				continue
 			}
-			for j := range s.Ports {
-				p := &s.Ports[j]
+			for k := range s.Ports {
+				p := &s.Ports[k]
 				zone := ""
 				if e.Zone != nil {
 					zone = *e.Zone

@@ -35,8 +35,8 @@ func (h *Test) Plugin() string {
 }
 
 // FollowImport does what the plugin's import tells the user to do: it runs each command that is
-// printed as a comment, in a shell with kubectl, with the rights of a kubeconfig. FILE is a file with
-// all that is printed.
+// printed as a comment, in a shell with kubectl, with the rights of a kubeconfig. FILE is a file
+// with all that is printed.
 func (h *Test) FollowImport(kubeconfig, printed string) error {
 	file, err := os.CreateTemp(h.T.TempDir(), "*.yaml")
 	if err != nil {

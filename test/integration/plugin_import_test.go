@@ -10,8 +10,8 @@ import (
 	"github.com/external-backend/operator/test/harness"
 )
 
-// legacy are two Services that nobody controls: one with slices that spread the ports of an address,
-// and one with an Endpoints object.
+// legacy are two Services that nobody controls: one with slices that spread the ports of an
+// address, and one with an Endpoints object.
 const legacy = `
 apiVersion: v1
 kind: Service

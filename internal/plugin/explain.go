@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/external-backend/operator/internal/explain"
+	"github.com/external-backend/operator/internal/read"
 )
 
 func newExplainCommand(p *plugin) *cobra.Command {
@@ -60,7 +61,7 @@ func (p *plugin) explain(command *cobra.Command, name, what, format string) erro
 	if err != nil {
 		return err
 	}
-	objects, err := readBackend(command.Context(), c, namespace, name)
+	objects, err := read.Backend(command.Context(), c, namespace, name)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/external-backend/operator/internal/importer"
+	"github.com/external-backend/operator/internal/read"
 )
 
 // importOptions are the flags of import.
@@ -215,7 +216,7 @@ func (p *plugin) readForImport(ctx context.Context, namespace, arg string) ([]*u
 // it is unknown what is published, so the error names every right that is missing.
 func readEndpointsOf(ctx context.Context, c client.Reader, key types.NamespacedName) ([]client.Object, error) {
 	var out []client.Object
-	listErr := readPages(ctx, c, func() *discoveryv1.EndpointSliceList { return &discoveryv1.EndpointSliceList{} },
+	listErr := read.Pages(ctx, c, func() *discoveryv1.EndpointSliceList { return &discoveryv1.EndpointSliceList{} },
 		func(page *discoveryv1.EndpointSliceList) bool {
 			for i := range page.Items {
 				out = append(out, &page.Items[i])

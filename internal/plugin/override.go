@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/read"
 	"github.com/external-backend/operator/internal/view"
 )
 
@@ -223,9 +224,9 @@ func (p *plugin) readForOverride(
 		return nil, nil, err
 	}
 	key := client.ObjectKey{Namespace: namespace, Name: name}
-	objects, err := readBackend(ctx, c, namespace, name)
+	objects, err := read.Backend(ctx, c, namespace, name)
 	if err != nil {
-		return nil, nil, describeReadError(err, key)
+		return nil, nil, read.DescribeError(err, key)
 	}
 	return c, objects, nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/policyreport"
+	"github.com/external-backend/operator/internal/read"
 	"github.com/external-backend/operator/internal/translate"
 )
 
@@ -86,7 +87,7 @@ func (r *policyReader) policyInput(ctx context.Context, flags *managerFlags) (po
 	if err != nil {
 		return in, err
 	}
-	err = readPages(ctx, r,
+	err = read.Pages(ctx, r,
 		func() *v1alpha1.ExternalBackendPolicyList { return &v1alpha1.ExternalBackendPolicyList{} },
 		func(page *v1alpha1.ExternalBackendPolicyList) bool {
 			in.Policies = append(in.Policies, page.Items...)
@@ -104,13 +105,13 @@ func (r *policyReader) policyInput(ctx context.Context, flags *managerFlags) (po
 func (r *policyReader) clusterRanges(ctx context.Context, declared []netip.Prefix) policy.ClusterRanges {
 	const consequence = "addresses of this cluster that --cluster-cidrs does not name may be taken for free ones"
 	var nodes []corev1.Node
-	err := readPages(ctx, r, func() *corev1.NodeList { return &corev1.NodeList{} },
+	err := read.Pages(ctx, r, func() *corev1.NodeList { return &corev1.NodeList{} },
 		func(page *corev1.NodeList) bool { nodes = append(nodes, page.Items...); return true })
 	if err != nil {
 		r.note("list nodes", consequence, err)
 	}
 	var cidrs []networkingv1.ServiceCIDR
-	err = readPages(ctx, r, func() *networkingv1.ServiceCIDRList { return &networkingv1.ServiceCIDRList{} },
+	err = read.Pages(ctx, r, func() *networkingv1.ServiceCIDRList { return &networkingv1.ServiceCIDRList{} },
 		func(page *networkingv1.ServiceCIDRList) bool { cidrs = append(cidrs, page.Items...); return true })
 	if err != nil {
 		r.note("list servicecidrs.networking.k8s.io", consequence, err)
@@ -125,7 +126,7 @@ func (r *policyReader) namespaces(
 ) ([]policyreport.Namespace, error) {
 	var out []policyreport.Namespace
 	if !onlyCurrent {
-		err := readPages(ctx, r, func() *corev1.NamespaceList { return &corev1.NamespaceList{} },
+		err := read.Pages(ctx, r, func() *corev1.NamespaceList { return &corev1.NamespaceList{} },
 			func(page *corev1.NamespaceList) bool {
 				for i := range page.Items {
 					out = append(out, policyreport.Namespace{Name: page.Items[i].Name, Labels: page.Items[i].Labels})
@@ -155,7 +156,7 @@ func (r *policyReader) backends(
 		labels[n.Name] = n.Labels
 	}
 	var out []policyreport.Backend
-	err := readPages(ctx, r, func() *v1alpha1.ExternalBackendList { return &v1alpha1.ExternalBackendList{} },
+	err := read.Pages(ctx, r, func() *v1alpha1.ExternalBackendList { return &v1alpha1.ExternalBackendList{} },
 		func(page *v1alpha1.ExternalBackendList) bool {
 			for i := range page.Items {
 				b := &page.Items[i]
@@ -181,7 +182,7 @@ func (r *policyReader) backends(
 
 func (r *policyReader) services(ctx context.Context, in client.InNamespace) map[types.NamespacedName]*corev1.Service {
 	out := map[types.NamespacedName]*corev1.Service{}
-	err := readPages(ctx, r, func() *corev1.ServiceList { return &corev1.ServiceList{} },
+	err := read.Pages(ctx, r, func() *corev1.ServiceList { return &corev1.ServiceList{} },
 		func(page *corev1.ServiceList) bool {
 			for i := range page.Items {
 				out[client.ObjectKeyFromObject(&page.Items[i])] = &page.Items[i]
@@ -199,7 +200,7 @@ func (r *policyReader) slices(
 	ctx context.Context, in client.InNamespace,
 ) map[types.NamespacedName][]*discoveryv1.EndpointSlice {
 	out := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
-	err := readPages(ctx, r, func() *discoveryv1.EndpointSliceList { return &discoveryv1.EndpointSliceList{} },
+	err := read.Pages(ctx, r, func() *discoveryv1.EndpointSliceList { return &discoveryv1.EndpointSliceList{} },
 		func(page *discoveryv1.EndpointSliceList) bool {
 			for i := range page.Items {
 				s := &page.Items[i]
@@ -219,7 +220,7 @@ func (r *policyReader) overrides(
 	ctx context.Context, in client.InNamespace,
 ) map[types.NamespacedName][]v1alpha1.ExternalBackendOverride {
 	out := map[types.NamespacedName][]v1alpha1.ExternalBackendOverride{}
-	err := readPages(ctx, r,
+	err := read.Pages(ctx, r,
 		func() *v1alpha1.ExternalBackendOverrideList { return &v1alpha1.ExternalBackendOverrideList{} },
 		func(page *v1alpha1.ExternalBackendOverrideList) bool {
 			for i := range page.Items {

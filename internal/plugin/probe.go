@@ -14,6 +14,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/probe"
+	"github.com/external-backend/operator/internal/read"
 	"github.com/external-backend/operator/internal/translate"
 	"github.com/external-backend/operator/internal/view"
 )
@@ -113,9 +114,9 @@ func (p *plugin) backendsToProbe(
 ) ([]*view.Objects, error) {
 	if len(o.files) == 0 {
 		key := types.NamespacedName{Namespace: namespace, Name: (*args)[0]}
-		objects, err := readBackend(ctx, c, key.Namespace, key.Name)
+		objects, err := read.Backend(ctx, c, key.Namespace, key.Name)
 		if err != nil {
-			return nil, describeReadError(err, key)
+			return nil, read.DescribeError(err, key)
 		}
 		*args = (*args)[1:]
 		return []*view.Objects{objects}, nil
@@ -141,7 +142,7 @@ func (p *plugin) backendsToProbe(
 		if b.Namespace == "" {
 			b.Namespace = namespace
 		}
-		objects := readObjects(ctx, c, b)
+		objects := read.Objects(ctx, c, b)
 		var live v1alpha1.ExternalBackend
 		if err := c.Get(ctx, client.ObjectKeyFromObject(b), &live); err == nil {
 			b.Status = live.Status

@@ -18,6 +18,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
 	"github.com/external-backend/operator/internal/plan"
+	"github.com/external-backend/operator/internal/read"
 	"github.com/external-backend/operator/internal/render"
 	"github.com/external-backend/operator/internal/view"
 )
@@ -187,7 +188,7 @@ func (p *plugin) renderInputs(ctx context.Context, args []string, o *renderOptio
 		if err != nil {
 			return nil, err
 		}
-		objects, err := readBackend(ctx, c, namespace, args[0])
+		objects, err := read.Backend(ctx, c, namespace, args[0])
 		if err != nil {
 			return nil, err
 		}
@@ -250,7 +251,7 @@ func (p *plugin) appliedInput(
 	default:
 		live.Spec = b.Spec
 	}
-	return p.clusterInput(readObjects(ctx, c, &live), o)
+	return p.clusterInput(read.Objects(ctx, c, &live), o)
 }
 
 // clusterInput returns the input with all that the cluster knows.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/read"
 	"github.com/external-backend/operator/internal/view"
 )
 
@@ -88,9 +89,9 @@ func (p *plugin) status(ctx context.Context, o statusOptions) error {
 
 // showBackend prints one ExternalBackend.
 func (p *plugin) showBackend(ctx context.Context, c client.Client, key types.NamespacedName, o statusOptions) error {
-	objects, err := readBackend(ctx, c, key.Namespace, key.Name)
+	objects, err := read.Backend(ctx, c, key.Namespace, key.Name)
 	if err != nil {
-		return describeReadError(err, key)
+		return read.DescribeError(err, key)
 	}
 	b := view.Build(objects)
 	err = p.output(o.format, b, func() error {
@@ -105,21 +106,10 @@ func (p *plugin) showBackend(ctx context.Context, c client.Client, key types.Nam
 	return err
 }
 
-// describeReadError says of an ExternalBackend why it could not be read.
-func describeReadError(err error, key types.NamespacedName) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no ExternalBackend %q in namespace %q", key.Name, key.Namespace)
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("you may not get externalbackends.external-backend.io in namespace %s", key.Namespace)
-	}
-	return err
-}
-
 // showList prints the ExternalBackends of a namespace; "" for all.
 func (p *plugin) showList(ctx context.Context, c client.Client, namespace string, o statusOptions) error {
 	var rows []view.Row
-	err := readPages(ctx, c, func() *v1alpha1.ExternalBackendList { return &v1alpha1.ExternalBackendList{} },
+	err := read.Pages(ctx, c, func() *v1alpha1.ExternalBackendList { return &v1alpha1.ExternalBackendList{} },
 		func(page *v1alpha1.ExternalBackendList) bool {
 			for i := range page.Items {
 				rows = append(rows, view.BuildRow(&page.Items[i]))

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"html"
 	"net"
@@ -11,18 +10,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"sync"
 
 	"github.com/spf13/cobra"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/read"
 	"github.com/external-backend/operator/internal/ui"
-	"github.com/external-backend/operator/internal/view"
 )
 
 // uiOptions are the flags of `ui`.
@@ -76,18 +70,9 @@ func (p *plugin) ui(ctx context.Context, o uiOptions) error {
 		return fmt.Errorf("--port: %w", err)
 	}
 
-	source := &uiSource{client: c}
+	source := &uiSource{Source: read.NewSource(c, namespace), client: c}
 	server := ui.New(source, p.contextName()+title, p.now)
-	source.changed = server.Changed
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	source.followed = follow(ctx, &watchedClient{WithWatch: c, note: source.note}, client.InNamespace(namespace))
-	defer source.followed.stop()
-	var forwarding sync.WaitGroup
-	defer forwarding.Wait()
-	defer cancel()
-	forwarding.Go(func() { forward(ctx, source.followed.changed, server.Changed) })
-
+	defer source.Start(ctx, server.Changed)()
 	url := server.URL(listener)
 	fmt.Fprintf(p.Out, "%s\nThe page is live until Ctrl-C. Whoever has its URL acts with your rights.\n", url)
 	if !o.noBrowser && isTerminal(p.Out) {
@@ -108,18 +93,6 @@ func (p *plugin) contextName() string {
 		return ""
 	}
 	return name + ", "
-}
-
-// forward calls changed for each value of a channel, until ctx ends.
-func forward(ctx context.Context, values <-chan struct{}, changed func()) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-values:
-			changed()
-		}
-	}
 }
 
 // openBrowser opens a URL, if this system can. The URL is printed in any case. The browser gets it
@@ -164,82 +137,8 @@ func redirectTo(url string) []byte {
 `, html.EscapeString(url))
 }
 
-// uiSource is what the page shows, read with the user's credentials.
+// uiSource is what the page shows and changes, with the user's credentials.
 type uiSource struct {
-	client   client.WithWatch
-	followed *followed
-	changed  func() // tells the page that Rows has changed
-
-	mu     sync.Mutex
-	notice string // why followed may be out of date
-}
-
-// Rows returns the followed ExternalBackends.
-func (s *uiSource) Rows() ([]view.Row, string) {
-	list := s.followed.backends.List()
-	rows := make([]view.Row, len(list))
-	for i := range list {
-		rows[i] = view.BuildRow(list[i].(*v1alpha1.ExternalBackend))
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return rows, s.notice
-}
-
-// Read reads an ExternalBackend and what belongs to it.
-func (s *uiSource) Read(ctx context.Context, namespace, name string) (*view.Objects, error) {
-	objects, err := readBackend(ctx, s.client, namespace, name)
-	if err != nil {
-		return nil, describeReadError(err, types.NamespacedName{Namespace: namespace, Name: name})
-	}
-	return objects, nil
-}
-
-// Follow calls changed when slices of an ExternalBackend change, as far as the user may watch them.
-// The page reads now and then in any case, and says then what could not be read.
-func (s *uiSource) Follow(ctx context.Context, namespace, name string, changed func()) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		watching, err := s.client.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(namespace),
-			client.MatchingLabels{v1alpha1.LabelName: name})
-		if err != nil {
-			return
-		}
-		defer watching.Stop()
-		for range watching.ResultChan() {
-			changed()
-		}
-	}, refreshPeriod)
-}
-
-// note remembers the outcome of the last list or watch.
-func (s *uiSource) note(err error) {
-	s.mu.Lock()
-	s.notice = ""
-	if err != nil && !errors.Is(err, context.Canceled) {
-		s.notice = "What you see may be out of date: " + err.Error()
-	}
-	s.mu.Unlock()
-	s.changed()
-}
-
-// watchedClient is a client that notes the outcome of lists and watches.
-type watchedClient struct {
-	client.WithWatch
-	note func(error)
-}
-
-// List lists objects.
-func (c *watchedClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	err := c.WithWatch.List(ctx, list, options...)
-	c.note(err)
-	return err
-}
-
-// Watch watches objects.
-func (c *watchedClient) Watch(
-	ctx context.Context, list client.ObjectList, options ...client.ListOption,
-) (watch.Interface, error) {
-	watching, err := c.WithWatch.Watch(ctx, list, options...)
-	c.note(err)
-	return watching, err
+	*read.Source
+	client client.Client
 }

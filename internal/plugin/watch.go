@@ -3,18 +3,13 @@ package plugin
 import (
 	"context"
 	"reflect"
-	"slices"
-	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/read"
 	"github.com/external-backend/operator/internal/view"
 )
 
@@ -33,9 +28,9 @@ func (p *plugin) watchBackend(
 ) error {
 	var last *view.Backend
 	show := func() error {
-		objects, err := readBackend(ctx, c, key.Namespace, key.Name)
+		objects, err := read.Backend(ctx, c, key.Namespace, key.Name)
 		if err != nil {
-			return describeReadError(err, key)
+			return read.DescribeError(err, key)
 		}
 		b := view.Build(objects)
 		if !isTerminal(p.Out) && last != nil && reflect.DeepEqual(*last, b) {
@@ -46,9 +41,10 @@ func (p *plugin) watchBackend(
 		return p.redraw(o.all, repeated, func(s *screen) { s.writeBackend(&b) })
 	}
 
-	f := follow(ctx, c, client.InNamespace(key.Namespace), client.MatchingFields{"metadata.name": key.Name})
-	defer f.stop()
-	return showRepeatedly(ctx, f.changed, show)
+	backends, changed := follow(ctx, c, client.InNamespace(key.Namespace),
+		client.MatchingFields{"metadata.name": key.Name})
+	defer backends.Stop()
+	return showRepeatedly(ctx, changed, show)
 }
 
 // watchList shows the ExternalBackends of a namespace until ctx ends; "" for all.
@@ -57,13 +53,13 @@ func (p *plugin) watchList(ctx context.Context, c client.WithWatch, namespace st
 	if err := c.List(ctx, &probe, client.InNamespace(namespace), client.Limit(1)); err != nil {
 		return describeListError(err, namespace)
 	}
-	f := follow(ctx, c, client.InNamespace(namespace))
-	defer f.stop()
+	backends, changed := follow(ctx, c, client.InNamespace(namespace))
+	defer backends.Stop()
 	var last []view.Row
 	drawn := false
 	show := func() error {
 		rows := make([]view.Row, 0, len(last))
-		for _, b := range f.backends.List() {
+		for _, b := range backends.Objects() {
 			rows = append(rows, view.BuildRow(b.(*v1alpha1.ExternalBackend)))
 		}
 		view.SortRows(rows)
@@ -75,12 +71,10 @@ func (p *plugin) watchList(ctx context.Context, c client.WithWatch, namespace st
 		return p.redraw(o.all, repeated, func(s *screen) { s.writeRows(rows, namespace) })
 	}
 
-	select { // the first list
-	case <-f.changed:
-	case <-ctx.Done():
+	if backends.Wait(ctx) != nil {
 		return nil
 	}
-	return showRepeatedly(ctx, f.changed, show)
+	return showRepeatedly(ctx, changed, show)
 }
 
 // redraw draws a screen in place of the last one, or below it where there is no terminal.
@@ -125,58 +119,17 @@ func showRepeatedly(ctx context.Context, changed <-chan struct{}, show func() er
 	}
 }
 
-// followed are ExternalBackends that are kept current.
-type followed struct {
-	backends cache.Store
-	// changed has a value once they have changed, and once they are first known.
-	changed chan struct{}
-	// stop ends following them.
-	stop func()
-}
-
-// follow keeps the ExternalBackends that options select current, until ctx or stop ends that.
-func follow(ctx context.Context, c client.WithWatch, options ...client.ListOption) *followed {
-	f := &followed{changed: make(chan struct{}, 1)}
-	with := func(raw metav1.ListOptions) []client.ListOption {
-		return append(slices.Clip(options), &client.ListOptions{Raw: &raw})
-	}
-	var controller cache.Controller
-	f.backends, controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
-				list := &v1alpha1.ExternalBackendList{}
-				return list, c.List(ctx, list, with(raw)...)
-			},
-			WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
-				return c.Watch(ctx, &v1alpha1.ExternalBackendList{}, with(raw)...)
-			},
-		},
-		ObjectType: &v1alpha1.ExternalBackend{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { f.signal() },
-			UpdateFunc: func(any, any) { f.signal() },
-			DeleteFunc: func(any) { f.signal() },
-		},
-	})
-
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { controller.RunWithContext(ctx) })
-	running.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
-			f.signal()
+// follow keeps the ExternalBackends that options select current. changed has a value once they have
+// changed.
+func follow(
+	ctx context.Context, c client.WithWatch, options ...client.ListOption,
+) (backends *read.Kept, changed <-chan struct{}) {
+	signal := make(chan struct{}, 1)
+	note := func(_, _ client.Object) {
+		select {
+		case signal <- struct{}{}:
+		default:
 		}
-	})
-	f.stop = func() {
-		cancel()
-		running.Wait()
 	}
-	return f
-}
-
-func (f *followed) signal() {
-	select {
-	case f.changed <- struct{}{}:
-	default:
-	}
+	return read.Keep(ctx, c, &v1alpha1.ExternalBackendList{}, note, options...), signal
 }

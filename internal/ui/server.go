@@ -38,9 +38,10 @@ type Source interface {
 	Rows() (rows []view.Row, notice string)
 	// Read reads an ExternalBackend and what belongs to it.
 	Read(ctx context.Context, namespace, name string) (*view.Objects, error)
-	// Follow calls changed whenever something that belongs to an ExternalBackend has changed, until
-	// ctx ends.
-	Follow(ctx context.Context, namespace, name string, changed func())
+	// Follow keeps an ExternalBackend and what belongs to it current, until stop is called. It calls
+	// changed when some of it has changed; read then returns what is known.
+	Follow(ctx context.Context, namespace, name string, changed func()) (
+		read func(context.Context) (*view.Objects, error), stop func())
 	// Plan says what a Move changes, and changes nothing yet.
 	Plan(ctx context.Context, m *Move) (*Change, error)
 }
@@ -76,7 +77,7 @@ func (s *Server) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for stream := range s.streams {
-		stream.signal()
+		stream.wake()
 	}
 }
 

@@ -27,6 +27,10 @@ type fakeSource struct {
 	rows    []view.Row
 	world   string // changes what a Move does
 	applied int
+
+	reads   int    // of what is followed
+	changed func() // tells that it has changed
+	change  string // changes what it shows
 }
 
 func (f *fakeSource) Rows() ([]view.Row, string) {
@@ -50,7 +54,23 @@ func (f *fakeSource) Read(_ context.Context, namespace, name string) (*view.Obje
 	return &view.Objects{Backend: b, Unread: []view.Unread{{Part: view.PartSlices, Why: "you may not list them"}}}, nil
 }
 
-func (f *fakeSource) Follow(ctx context.Context, _, _ string, _ func()) { <-ctx.Done() }
+func (f *fakeSource) Follow(_ context.Context, namespace, name string, changed func()) (
+	read func(context.Context) (*view.Objects, error), stop func(),
+) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed = changed
+	return func(ctx context.Context) (*view.Objects, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.reads++
+		o, err := f.Read(ctx, namespace, name)
+		if err == nil {
+			o.Backend.Status.Override = f.change
+		}
+		return o, err
+	}, func() {}
+}
 
 // Plan plans to count. The headline is what is shown.
 func (f *fakeSource) Plan(_ context.Context, m *Move) (*Change, error) {
@@ -236,6 +256,37 @@ func TestStreamSendsOnlyChanges(t *testing.T) {
 	if second.Reset || len(second.Put) != 1 || second.Put[0].State != view.StateDown ||
 		len(second.Gone) != 1 || second.Gone[0] != "shop/b" {
 		t.Fatalf("%+v", second)
+	}
+}
+
+// The opened ExternalBackend is read when it has changed, and not when another one has.
+func TestOpenedBackendIsReadOnlyOnItsOwnChange(t *testing.T) {
+	source := &fakeSource{}
+	a := view.Row{Namespace: "shop", Name: "a"}
+	source.set(a)
+	s, url := start(t, source)
+	stream := listen(t, url+"events?open=shop/db")
+	var opened backendUpdate
+	stream.next(t, "backend", &opened)
+
+	for _, a.State = range []view.State{view.StateDown, view.StateHealthy} {
+		source.set(a)
+		s.Changed()
+		var rows rowsUpdate
+		stream.next(t, "rows", &rows)
+	}
+	source.mu.Lock()
+	reads, changed := source.reads, source.changed
+	source.change = "night-shift"
+	source.mu.Unlock()
+	if reads != 1 {
+		t.Errorf("it is read %d times, and has not changed", reads)
+	}
+
+	changed()
+	stream.next(t, "backend", &opened)
+	if !strings.Contains(string(opened.Head), "night-shift") {
+		t.Errorf("%s", opened.Head)
 	}
 }
 

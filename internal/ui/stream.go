@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/external-backend/operator/internal/view"
@@ -18,7 +18,8 @@ import (
 const (
 	// updatePeriod is how often a page is updated at most.
 	updatePeriod = 500 * time.Millisecond
-	// refreshPeriod is how often the opened ExternalBackend is read at least.
+	// refreshPeriod is how often a page is told at least that it is live. What could not be read is read
+	// again then.
 	refreshPeriod = 10 * time.Second
 )
 
@@ -28,7 +29,9 @@ type stream struct {
 	*Server
 	w               http.ResponseWriter
 	namespace, name string // of the opened ExternalBackend; "" if none is
-	changed         chan struct{}
+	read            func(context.Context) (*view.Objects, error)
+	outdated        atomic.Bool   // the opened ExternalBackend has changed
+	changed         chan struct{} // something has changed
 
 	begun     bool
 	notice    string
@@ -80,14 +83,16 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	defer s.unregister(stream)
 
 	w.Header().Set("Content-Type", "text/event-stream")
-	ctx, cancel := context.WithCancel(r.Context())
-	var following sync.WaitGroup
 	if name != "" {
-		following.Go(func() { s.source.Follow(ctx, namespace, name, stream.signal) })
+		var stop func()
+		stream.outdated.Store(true)
+		stream.read, stop = s.source.Follow(r.Context(), namespace, name, func() {
+			stream.outdated.Store(true)
+			stream.wake()
+		})
+		defer stop()
 	}
-	defer following.Wait()
-	defer cancel()
-	stream.run(ctx)
+	stream.run(r.Context())
 }
 
 func (s *Server) register(stream *stream) bool {
@@ -106,7 +111,7 @@ func (s *Server) unregister(stream *stream) {
 	delete(s.streams, stream)
 }
 
-func (s *stream) signal() {
+func (s *stream) wake() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -146,7 +151,7 @@ func (s *stream) update(ctx context.Context) error {
 		writeEvent(&out, "rows", rows)
 	}
 	s.begun, s.notice = true, rows.Notice
-	if s.name != "" {
+	if s.name != "" && (s.outdated.Swap(false) || s.readError != "") {
 		backend := s.backendUpdate(ctx)
 		if backend.Error != s.readError || backend.Head != nil || len(backend.Put)+len(backend.Gone) > 0 {
 			writeEvent(&out, "backend", backend)
@@ -192,7 +197,7 @@ func (s *stream) backendUpdate(ctx context.Context) backendUpdate {
 	out := backendUpdate{Key: s.namespace + "/" + s.name}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	objects, err := s.source.Read(ctx, s.namespace, s.name)
+	objects, err := s.read(ctx)
 	if err != nil {
 		out.Error = err.Error()
 		return out

@@ -23,19 +23,24 @@ import (
 type world struct {
 	changed func() // tells the page
 
-	mu       sync.Mutex
-	backends map[string]*view.Objects
-	moves    []ui.Move
+	mu        sync.Mutex
+	backends  map[string]*view.Objects
+	followers map[int]func() // what to call after a change
+	followed  int            // how many there have been
+	moves     []ui.Move
 }
 
 func newWorld() *world {
-	return &world{backends: map[string]*view.Objects{}}
+	return &world{backends: map[string]*view.Objects{}, followers: map[int]func(){}}
 }
 
 // put adds or replaces an ExternalBackend.
 func (w *world) put(o *view.Objects) {
 	w.mu.Lock()
 	w.backends[o.Backend.Namespace+"/"+o.Backend.Name] = o
+	for _, changed := range w.followers {
+		changed()
+	}
 	w.mu.Unlock()
 	if w.changed != nil {
 		w.changed()
@@ -61,7 +66,21 @@ func (w *world) Read(_ context.Context, namespace, name string) (*view.Objects, 
 	return nil, fmt.Errorf("there is no ExternalBackend %q in namespace %q", name, namespace)
 }
 
-func (*world) Follow(ctx context.Context, _, _ string, _ func()) { <-ctx.Done() }
+func (w *world) Follow(_ context.Context, namespace, name string, changed func()) (
+	read func(context.Context) (*view.Objects, error), stop func(),
+) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.followed++
+	number := w.followed
+	w.followers[number] = changed
+	read = func(ctx context.Context) (*view.Objects, error) { return w.Read(ctx, namespace, name) }
+	return read, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.followers, number)
+	}
+}
 
 // Plan plans to note the move.
 func (w *world) Plan(_ context.Context, m *ui.Move) (*ui.Change, error) {

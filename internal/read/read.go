@@ -1,4 +1,6 @@
-package plugin
+// Package read reads ExternalBackends, and all that belongs to them, from the API server: once, or
+// continuously by watches. What the user may not read is named, and does not stop the rest.
+package read
 
 import (
 	"cmp"
@@ -25,19 +27,19 @@ const (
 	maxEvents = 1000
 )
 
-// readBackend reads an ExternalBackend, and all that belongs to it. An error means that there is no
-// such ExternalBackend, or that it could not be read. What else could not be read is in Unread.
-func readBackend(ctx context.Context, c client.Client, namespace, name string) (*view.Objects, error) {
+// Backend reads an ExternalBackend, and all that belongs to it. An error means that there is no such
+// ExternalBackend, or that it could not be read. What else could not be read is in Unread.
+func Backend(ctx context.Context, c client.Reader, namespace, name string) (*view.Objects, error) {
 	var b v1alpha1.ExternalBackend
 	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &b); err != nil {
 		return nil, err
 	}
-	return readObjects(ctx, c, &b), nil
+	return Objects(ctx, c, &b), nil
 }
 
-// readObjects reads all that belongs to an ExternalBackend, each part on its own.
-func readObjects(ctx context.Context, c client.Client, b *v1alpha1.ExternalBackend) *view.Objects {
-	r := objectReader{Client: c, ctx: ctx, Objects: view.Objects{Backend: b}}
+// Objects reads all that belongs to an ExternalBackend, each part on its own.
+func Objects(ctx context.Context, c client.Reader, b *v1alpha1.ExternalBackend) *view.Objects {
+	r := objectReader{Reader: c, ctx: ctx, Objects: view.Objects{Backend: b}}
 	parts := []func(){
 		r.readService, r.readSlices, r.readOverrides, r.readSiblings, r.readPolicies, r.readNamespace, r.readEvents,
 	}
@@ -53,7 +55,7 @@ func readObjects(ctx context.Context, c client.Client, b *v1alpha1.ExternalBacke
 
 // objectReader reads the parts of Objects, each in a goroutine of its own.
 type objectReader struct {
-	client.Client
+	client.Reader
 	view.Objects
 
 	ctx context.Context
@@ -80,7 +82,7 @@ func (r *objectReader) readSlices() {
 		{discoveryv1.LabelServiceName: r.Backend.EffectiveServiceName()},
 		{v1alpha1.LabelName: r.Backend.Name},
 	} {
-		err := readPages(r.ctx, r, func() *discoveryv1.EndpointSliceList { return &discoveryv1.EndpointSliceList{} },
+		err := Pages(r.ctx, r, func() *discoveryv1.EndpointSliceList { return &discoveryv1.EndpointSliceList{} },
 			func(page *discoveryv1.EndpointSliceList) bool {
 				for i := range page.Items {
 					if s := &page.Items[i]; !known[s.Name] {
@@ -99,7 +101,7 @@ func (r *objectReader) readSlices() {
 }
 
 func (r *objectReader) readOverrides() {
-	err := readPages(r.ctx, r,
+	err := Pages(r.ctx, r,
 		func() *v1alpha1.ExternalBackendOverrideList { return &v1alpha1.ExternalBackendOverrideList{} },
 		func(page *v1alpha1.ExternalBackendOverrideList) bool {
 			for i := range page.Items {
@@ -116,7 +118,7 @@ func (r *objectReader) readOverrides() {
 }
 
 func (r *objectReader) readSiblings() {
-	err := readPages(r.ctx, r,
+	err := Pages(r.ctx, r,
 		func() *v1alpha1.ExternalBackendList { return &v1alpha1.ExternalBackendList{} },
 		func(page *v1alpha1.ExternalBackendList) bool {
 			for i := range page.Items {
@@ -154,7 +156,7 @@ func (r *objectReader) readNamespace() {
 // readEvents reads the events about the ExternalBackend. Those about an earlier one of the same
 // name are left out.
 func (r *objectReader) readEvents() {
-	err := readPages(r.ctx, r,
+	err := Pages(r.ctx, r,
 		func() *eventsv1.EventList { return &eventsv1.EventList{} },
 		func(page *eventsv1.EventList) bool {
 			for i := range page.Items {
@@ -187,8 +189,8 @@ func (r *objectReader) missed(part view.Part, right string, err error) {
 	r.Unread = append(r.Unread, unread)
 }
 
-// readPages lists objects page by page, until use returns false or there are no more.
-func readPages[L client.ObjectList](
+// Pages lists objects page by page, until use returns false or there are no more.
+func Pages[L client.ObjectList](
 	ctx context.Context, c client.Reader, newList func() L, use func(L) bool, options ...client.ListOption,
 ) error {
 	for token := ""; ; {
@@ -202,4 +204,15 @@ func readPages[L client.ObjectList](
 			return nil
 		}
 	}
+}
+
+// DescribeError says of an ExternalBackend why it could not be read.
+func DescribeError(err error, key types.NamespacedName) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no ExternalBackend %q in namespace %q", key.Name, key.Namespace)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("you may not get externalbackends.external-backend.io in namespace %s", key.Namespace)
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -27,33 +28,51 @@ import (
 const (
 	stageEnv   = "DEVCLUSTER_STAGE"
 	nsenterEnv = "DEVCLUSTER_NSENTER"
-	lifelineFD = 3
+	filesEnv   = "DEVCLUSTER_FILES" // how many files are handed to the program
+	// File descriptors of init. The program has no lifeline, so its files begin one earlier.
+	lifelineFD  = 3
+	initFilesFD = 4
+	filesFD     = 3
 )
 
 // inside reports whether this process runs in the namespaces. nsenter is then the command line that
-// enters them.
+// enters them, and files are those that were handed to Enter.
 var (
 	inside  bool
 	nsenter string
+	files   []*os.File
 )
 
 // init runs before any main or TestMain. In the stage init, nothing else of the program runs.
 func init() {
 	stage := os.Getenv(stageEnv)
 	nsenter = os.Getenv(nsenterEnv)
+	count, _ := strconv.Atoi(os.Getenv(filesEnv)) // 0 if it is not set
 	// Child processes are not a stage of this program. A child that calls Enter gets new namespaces.
 	os.Unsetenv(stageEnv)
 	os.Unsetenv(nsenterEnv)
+	os.Unsetenv(filesEnv)
 	switch stage {
 	case "init", "init of user":
+		files = handedFiles(initFilesFD, count)
 		code, err := runInit(stage == "init of user")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "devcluster:", err)
 		}
 		os.Exit(code)
 	case "inside":
-		inside = true
+		inside, files = true, handedFiles(filesFD, count)
 	}
+}
+
+// handedFiles returns files that the process has inherited. Its children do not inherit them.
+func handedFiles(first, count int) []*os.File {
+	var out []*os.File
+	for fd := first; fd < first+count; fd++ {
+		syscall.CloseOnExec(fd)
+		out = append(out, os.NewFile(uintptr(fd), fmt.Sprintf("handed file %d", fd-first)))
+	}
+	return out
 }
 
 // Main does all that a TestMain has to do: it builds missing binaries for the given Kubernetes
@@ -76,12 +95,13 @@ func Main(m interface{ Run() int }, versions ...string) {
 // Enter returns only in a process with its own network, mount and PID namespaces. In any other
 // process, it starts the program again inside such namespaces with the same arguments, waits for
 // it, and exits with its status (128 + n for a signal n). If that fails, it prints an error and
-// exits with 1. Call it at the beginning of main.
-func Enter() {
+// exits with 1. Call it at the beginning of main. Files are what it hands over from outside, such as
+// a listening socket, which stays in the network where it was opened.
+func Enter(handOver ...*os.File) {
 	if inside {
 		return
 	}
-	code, err := runOuter()
+	code, err := runOuter(handOver)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "devcluster:", err)
 		code = 1
@@ -93,6 +113,15 @@ func Enter() {
 // outside. It is empty in a process that is not inside.
 func Nsenter() string { return nsenter }
 
+// Files returns the files that were handed to Enter outside. It is empty in a process that is not
+// inside.
+func Files() []*os.File {
+	if !inside {
+		return nil
+	}
+	return files
+}
+
 // runDir returns the directory on which the tmpfs is mounted in the namespaces. Outside it is
 // empty.
 func runDir() (string, error) {
@@ -103,7 +132,7 @@ func runDir() (string, error) {
 	return filepath.Join(cache, "run"), nil
 }
 
-func runOuter() (code int, err error) {
+func runOuter(handOver []*os.File) (code int, err error) {
 	if missing := Missing(); len(missing) > 0 {
 		return 0, fmt.Errorf("missing Debian packages, install them with: apt-get install %s", strings.Join(missing, " "))
 	}
@@ -121,9 +150,9 @@ func runOuter() (code int, err error) {
 	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	cmd, err := startInit(lifeline, os.Geteuid() != 0)
+	cmd, err := startInit(lifeline, handOver, os.Geteuid() != 0)
 	if errors.Is(err, syscall.EPERM) && os.Geteuid() == 0 { // root in a container without the capabilities
-		cmd, err = startInit(lifeline, true)
+		cmd, err = startInit(lifeline, handOver, true)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("enter new namespaces (as root, or where users may create user namespaces): %w", err)
@@ -137,16 +166,17 @@ func runOuter() (code int, err error) {
 	return exitCode(cmd.ProcessState.Sys().(syscall.WaitStatus)), nil
 }
 
-func startInit(lifeline *os.File, newUser bool) (*exec.Cmd, error) {
+func startInit(lifeline *os.File, handOver []*os.File, newUser bool) (*exec.Cmd, error) {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	stage := "init"
 	if newUser {
 		stage = "init of user"
 	}
-	cmd.Env = append(os.Environ(), stageEnv+"="+stage, "PATH="+os.Getenv("PATH")+systemPath)
+	cmd.Env = append(os.Environ(), stageEnv+"="+stage, "PATH="+os.Getenv("PATH")+systemPath,
+		filesEnv+"="+strconv.Itoa(len(handOver)))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{lifeline}
+	cmd.ExtraFiles = append([]*os.File{lifeline}, handOver...) // from lifelineFD on
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
@@ -204,8 +234,8 @@ func runInit(newUser bool) (int, error) {
 		follow += " --user --preserve-credentials"
 	}
 	program, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{
-		Env:   append(os.Environ(), stageEnv+"=inside", nsenterEnv+"="+follow),
-		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+		Env:   append(os.Environ(), stageEnv+"=inside", nsenterEnv+"="+follow, filesEnv+"="+strconv.Itoa(len(files))),
+		Files: append([]*os.File{os.Stdin, os.Stdout, os.Stderr}, files...), // from filesFD on
 	})
 	if err != nil {
 		return 1, fmt.Errorf("start the program inside: %w", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -63,6 +64,58 @@ func litter(ctx context.Context, cluster bool) error {
 		return err
 	}
 	return ns.Command(ctx, "setsid", "sleep", "1000").Start()
+}
+
+// serveOutside is the program that TestHandedSocketStaysOutside asks. It answers one connection from
+// inside, on a socket that it has opened outside.
+func serveOutside() {
+	var err error
+	if Nsenter() == "" {
+		err = enterWithSocket()
+	} else {
+		err = answerOnce(Files())
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// enterWithSocket prints where it listens, and enters. It returns only with an error.
+func enterWithSocket() error {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	fmt.Println(listener.Addr())
+	Enter(file)
+	return nil
+}
+
+func answerOnce(files []*os.File) error {
+	if len(files) != 1 {
+		return fmt.Errorf("%d files are handed over", len(files))
+	}
+	listener, err := net.FileListener(files[0])
+	if err != nil {
+		return err
+	}
+	conn, err := listener.Accept()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(conn, own)
+	return err
 }
 
 // state is everything that could remain.
@@ -240,6 +293,37 @@ func TestExitStatusIsThatOfProgram(t *testing.T) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
 		t.Errorf("%v, want exit status 7", err)
+	}
+}
+
+// A socket that is handed over answers in the network in which it was opened, and its program runs
+// in another one.
+func TestHandedSocketStaysOutside(t *testing.T) {
+	t.Setenv(leftoverEnv, "serve")
+	cmd := exec.Command("/proc/self/exe")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	address, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp4", strings.TrimSpace(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	network, err := io.ReadAll(conn)
+	own := run(t, "readlink", "/proc/self/ns/net")
+	if err != nil || !strings.HasPrefix(string(network), "net:") || string(network) == strings.TrimSpace(own) {
+		t.Errorf("the program runs in %q, the test in %q: %v", network, own, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

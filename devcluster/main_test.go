@@ -21,7 +21,11 @@ import (
 const leftoverEnv = "DEVCLUSTER_TEST_LEFTOVERS"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(leftoverEnv) != "" {
+	switch os.Getenv(leftoverEnv) {
+	case "":
+	case "serve":
+		serveOutside()
+	default:
 		Enter()
 		leaveBehind()
 	}

@@ -95,8 +95,8 @@ func Main(m interface{ Run() int }, versions ...string) {
 // Enter returns only in a process with its own network, mount and PID namespaces. In any other
 // process, it starts the program again inside such namespaces with the same arguments, waits for
 // it, and exits with its status (128 + n for a signal n). If that fails, it prints an error and
-// exits with 1. Call it at the beginning of main. Files are what it hands over from outside, such as
-// a listening socket, which stays in the network where it was opened.
+// exits with 1. Call it at the beginning of main. It hands files over from outside, such as a
+// listening socket, which stays in the network where it was opened.
 func Enter(handOver ...*os.File) {
 	if inside {
 		return

@@ -66,8 +66,8 @@ func litter(ctx context.Context, cluster bool) error {
 	return ns.Command(ctx, "setsid", "sleep", "1000").Start()
 }
 
-// serveOutside is the program that TestHandedSocketStaysOutside asks. It answers one connection from
-// inside, on a socket that it has opened outside.
+// serveOutside is the program that TestHandedSocketStaysOutside asks. It answers one connection
+// from inside, on a socket that it has opened outside.
 func serveOutside() {
 	var err error
 	if Nsenter() == "" {

@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Changed is told an object before and after a change; nil for one that does not exist. Both are nil
-// when Err or Doubt has changed.
+// Changed is told an object before and after a change; nil for one that does not exist. Both are
+// nil when Err or Doubt has changed.
 type Changed func(before, after client.Object)
 
-// Kept are objects that are kept current by a list and a watch. Without the right to watch, they are
-// listed now and then.
+// Kept are objects that are kept current by a list and a watch. Without the right to watch, they
+// are listed now and then.
 type Kept struct {
 	changed Changed
 	store   cache.Store

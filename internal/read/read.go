@@ -27,8 +27,8 @@ const (
 	maxEvents = 1000
 )
 
-// Backend reads an ExternalBackend, and all that belongs to it. An error means that there is no such
-// ExternalBackend, or that it could not be read. What else could not be read is in Unread.
+// Backend reads an ExternalBackend, and all that belongs to it. An error means that there is no
+// such ExternalBackend, or that it could not be read. What else could not be read is in Unread.
 func Backend(ctx context.Context, c client.Reader, namespace, name string) (*view.Objects, error) {
 	var b v1alpha1.ExternalBackend
 	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &b); err != nil {

@@ -18,8 +18,8 @@ import (
 const (
 	// updatePeriod is how often a page is updated at most.
 	updatePeriod = 500 * time.Millisecond
-	// refreshPeriod is how often a page is told at least that it is live. What could not be read is read
-	// again then.
+	// refreshPeriod is how often a page is told at least that it is live. What could not be read is
+	// read again then.
 	refreshPeriod = 10 * time.Second
 )
 

@@ -54,16 +54,18 @@ func TestOutageIsSummedUp(t *testing.T) {
 	}
 }
 
-// DEMO_FOR must be a duration that is long enough.
+// DEMO_FOR must be a duration that is long enough. UI=1 is in place of it.
 func TestLengthIsChecked(t *testing.T) {
-	for text, want := range map[string]time.Duration{"": usualLength, "1m": time.Minute, "20s": leastLength} {
-		if got, err := lengthOf(text); err != nil || got != want {
-			t.Errorf("DEMO_FOR=%s: %v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"19s", "-1m", "long", "45"} {
-		if got, err := lengthOf(text); err == nil {
-			t.Errorf("DEMO_FOR=%s: %v", text, got)
+	for _, tc := range []struct {
+		length, ui string
+		want       time.Duration // 0 for an error
+	}{
+		{"", "", usualLength}, {"1m", "", time.Minute}, {"20s", "0", leastLength}, {"", "1", untilCtrlC},
+		{"19s", "", 0}, {"-1m", "", 0}, {"long", "", 0}, {"45", "", 0}, {"1m", "1", 0}, {"", "yes", 0},
+	} {
+		got, err := lengthOf(tc.length, tc.ui)
+		if got != tc.want || (err != nil) != (tc.want == 0) {
+			t.Errorf("DEMO_FOR=%s UI=%s: %v, %v", tc.length, tc.ui, got, err)
 		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 const (
 	usualLength = 45 * time.Second
 	leastLength = 20 * time.Second
+	untilCtrlC  = 1000 * time.Hour
 	namespace   = "default"
 	name        = "web"
 	port        = 8080
@@ -59,20 +60,22 @@ spec:
 `
 
 func main() {
-	length, err := lengthOf(os.Getenv("DEMO_FOR"))
+	length, err := lengthOf(os.Getenv("DEMO_FOR"), os.Getenv("UI"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if devcluster.Nsenter() == "" { // outside of the namespaces
-		fmt.Println("Missing binaries are built first. The first build takes about seven minutes on two cores.")
+		fmt.Println("Missing binaries are built first.")
 		end(ctx, devcluster.EnsureFor(ctx, os.Stdout, options))
 		end(ctx, lab.BuildManager(ctx, os.Stdout, false, devcluster.QuickBuild...))
+		socket, err := listenOutside()
+		end(ctx, err)
 		stop()
+		devcluster.Enter(socket)
 	}
-	devcluster.Enter()
-	end(ctx, run(ctx, length))
+	end(ctx, run(ctx, length, devcluster.Files()[0]))
 	stop()
 }
 
@@ -87,8 +90,16 @@ func end(ctx context.Context, err error) {
 	}
 }
 
-func lengthOf(text string) (time.Duration, error) {
-	if text == "" {
+// lengthOf returns how long the demo lasts, by DEMO_FOR and UI.
+func lengthOf(text, ui string) (time.Duration, error) {
+	switch {
+	case ui != "" && ui != "0" && ui != "1":
+		return 0, fmt.Errorf("UI=%s must be 1, which lets the demo run until Ctrl-C", ui)
+	case ui == "1" && text != "":
+		return 0, fmt.Errorf("UI=1 lets the demo run until Ctrl-C: leave DEMO_FOR=%s out", text)
+	case ui == "1":
+		return untilCtrlC, nil
+	case text == "":
 		return usualLength, nil
 	}
 	length, err := time.ParseDuration(text)
@@ -100,10 +111,10 @@ func lengthOf(text string) (time.Duration, error) {
 
 // run does everything that happens inside of the namespaces.
 //
-//  1. Start the cluster, the manager and the backends, and apply the sample.
+//  1. Start the cluster, the manager, the live page and the backends, and apply the sample.
 //  2. Send requests, break and mend backends, and show what happens.
 //  3. Print a summary.
-func run(ctx context.Context, length time.Duration) (err error) {
+func run(ctx context.Context, length time.Duration, socket *os.File) (err error) {
 	began := time.Now()
 	say := func(text string, args ...any) {
 		fmt.Printf("%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(text, args...))
@@ -121,6 +132,12 @@ func run(ctx context.Context, length time.Duration) (err error) {
 	}
 	defer func() { err = errors.Join(err, manager.Stop()) }()
 	say("the manager runs, with the rights of its own ServiceAccount")
+	page, stopPage, err := servePage(ctx, l, socket)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopPage()) }()
+	say("the live page, for a browser on this machine, is %s", page)
 	backends, err := startBackends(l)
 	if err != nil {
 		return err
@@ -135,7 +152,7 @@ func run(ctx context.Context, length time.Duration) (err error) {
 		time.Second/interval)
 
 	load := lab.StartLoad(ctx, interval, timeout, lab.Sender(l.Node(), "http", address))
-	view := newView(backends, load, length)
+	view := newView(backends, load, length, page)
 	perr := perform(ctx, l, view)
 	tally := load.Stop()
 	view.close()

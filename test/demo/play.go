@@ -50,6 +50,9 @@ var (
 	}
 )
 
+// maxOutages bounds the outages that the summary has.
+const maxOutages = 20
+
 // patience is how long a backend may take to leave or to come back. It should take a second or two.
 const patience = 20 * time.Second
 
@@ -108,7 +111,7 @@ func (v *view) breakBackend(ctx context.Context, b *backend, f fault) error {
 		outage.out = left.Sub(outage.at)
 		v.tell("%s is out of rotation, %.1f s after it was %s", b.Name(), outage.out.Seconds(), f.done)
 	}
-	v.outages = append(v.outages, outage)
+	v.outages = append(last(v.outages, maxOutages-1), outage)
 	return nil
 }
 

@@ -62,9 +62,13 @@ func (v *view) draw() {
 // screenLocked returns the lines of the screen. Story and events share the lines that are left.
 func (v *view) screenLocked(tally lab.Tally, height int) []string {
 	now := time.Since(v.begin)
+	passed := clock(min(now, v.length))
+	if v.length != untilCtrlC {
+		passed += " of " + clock(v.length)
+	}
 	lines := []string{
-		fmt.Sprintf("%sExternal Backend Operator%s: traffic follows health  %s of %s, Ctrl-C ends", bold, plain,
-			clock(min(now, v.length)), clock(v.length)), "",
+		fmt.Sprintf("%sExternal Backend Operator%s: traffic follows health  %s, Ctrl-C ends", bold, plain, passed),
+		"Live page: " + v.page, "",
 		bold + "BACKEND  MACHINE      ENDPOINT        ANSWERED  PER SECOND" + plain,
 	}
 	for _, b := range v.backends {
@@ -114,7 +118,7 @@ func cut(line string, width int) string {
 	return out.String()
 }
 
-func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
+func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
 // align aligns cells in columns.
 func align(rows [][]string) []string {

@@ -39,6 +39,7 @@ type view struct {
 	load     *lab.Load
 	begin    time.Time
 	length   time.Duration
+	page     string   // the URL of the live page
 	live     bool     // there is a screen
 	outages  []outage // only play uses it
 
@@ -57,9 +58,9 @@ type view struct {
 	lines    []string // not written yet, without a screen
 }
 
-func newView(backends []*backend, load *lab.Load, length time.Duration) *view {
+func newView(backends []*backend, load *lab.Load, length time.Duration, page string) *view {
 	v := &view{
-		backends: backends, load: load, begin: time.Now(), length: length, live: isTerminal(os.Stdout),
+		backends: backends, load: load, begin: time.Now(), length: length, page: page, live: isTerminal(os.Stdout),
 		machines: map[string]string{}, states: map[string]string{}, changed: make(chan struct{}), rates: map[string]int{},
 		seen: map[string]bool{},
 	}
@@ -224,19 +225,20 @@ func (v *view) setTableLocked(table [][]string) {
 // addEventsLocked adds new events in the order of time.
 func (v *view) addEventsLocked(items []eventsv1.Event) {
 	slices.SortFunc(items, func(a, b eventsv1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
+	seen := map[string]bool{}
 	for _, e := range items {
 		key := e.Name
 		if e.Series != nil {
 			key += fmt.Sprint(e.Series.Count)
 		}
-		if e.Regarding.Name != name || v.seen[key] {
+		if seen[key] = true; e.Regarding.Name != name || v.seen[key] {
 			continue
 		}
-		v.seen[key] = true
 		text := e.Reason + ": " + e.Note
 		v.events = bounded(append(v.events, clock(e.EventTime.Sub(v.begin))+"  "+text))
 		v.lineLocked("event", text)
 	}
+	v.seen = seen // those that are gone are forgotten
 }
 
 // count calculates the rates of the last second.

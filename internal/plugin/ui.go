@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -76,8 +77,7 @@ func (p *plugin) ui(ctx context.Context, o uiOptions) error {
 	url := server.URL(listener)
 	fmt.Fprintf(p.Out, "%s\nThe page is live until Ctrl-C. Whoever has its URL acts with your rights.\n", url)
 	if !o.noBrowser && isTerminal(p.Out) {
-		remove := openBrowser(url)
-		defer remove()
+		defer openBrowser(ctx, url)()
 	}
 	return server.Serve(ctx, listener)
 }
@@ -96,24 +96,28 @@ func (p *plugin) contextName() string {
 }
 
 // openBrowser opens a URL, if this system can. The URL is printed in any case. The browser gets it
-// from a file, because all users of a machine see the arguments of a command. The caller removes
-// the file at the end.
-func openBrowser(url string) (remove func()) {
+// from a file, because all users of a machine see the arguments of a command. end removes the file,
+// and waits for the command that opens it. A command that goes on is killed then.
+func openBrowser(ctx context.Context, url string) (end func()) {
 	file, remove, err := privatePage(url)
 	if err != nil {
 		return remove
 	}
-	command := exec.Command("xdg-open", file)
+	ctx, kill := context.WithCancel(ctx)
+	command := exec.CommandContext(ctx, "xdg-open", file)
 	switch runtime.GOOS {
 	case "darwin":
-		command = exec.Command("open", file)
+		command = exec.CommandContext(ctx, "open", file)
 	case "windows":
-		command = exec.Command("rundll32", "url.dll,FileProtocolHandler", file)
+		command = exec.CommandContext(ctx, "rundll32", "url.dll,FileProtocolHandler", file)
 	}
-	if command.Start() == nil {
-		go func() { _ = command.Wait() }() // ends with the command, which only hands the file over
+	var waiting sync.WaitGroup
+	waiting.Go(func() { _ = command.Run() })
+	return func() {
+		kill()
+		waiting.Wait()
+		remove()
 	}
-	return remove
 }
 
 // privatePage writes a page that leads to a URL, and that only this user can read.

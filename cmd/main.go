@@ -32,6 +32,7 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/controllers"
+	"github.com/external-backend/operator/internal/fleet"
 )
 
 // version is set when a release is built.
@@ -40,7 +41,7 @@ var version = "dev"
 // flags are the settings of the command line.
 type flags struct {
 	metricsAddress, healthAddress, leaderElectionNamespace string
-	metricsSecure, leaderElect                             bool
+	metricsSecure, leaderElect, shard                      bool
 	metricsCertPath                                        string
 	protected, clusterCIDRs, defaultPolicy                 string
 	options                                                controllers.Options
@@ -57,9 +58,13 @@ func (f *flags) bind(set *flag.FlagSet) {
 		"A directory with tls.crt and tls.key for metrics; empty: a self-signed certificate.")
 	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081",
 		"Where /healthz and /readyz are served; 0 turns them off. Standby replicas are ready, too.")
-	set.BoolVar(&f.leaderElect, "leader-elect", false, "Let only one of several managers act at a time.")
+	set.BoolVar(&f.leaderElect, "leader-elect", false,
+		"Run several managers as replicas, which share the work. Without it, a manager does everything and must be alone.")
+	set.BoolVar(&f.shard, "shard", true,
+		"With --leader-elect: every replica works for its share of the ExternalBackends; "+
+			"false: one replica works and the others wait.")
 	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "",
-		"Where the lease "+leaseName+" lives; empty: the manager's own namespace, "+
+		"Where the Leases of the replicas live; empty: the manager's own namespace, "+
 			"outside a cluster $POD_NAMESPACE, else external-backend-system.")
 	set.IntVar(&f.options.MaxEndpointsPerSlice, "max-endpoints-per-slice", 100,
 		"Endpoints in one EndpointSlice at most, 1 to 1000. "+
@@ -174,19 +179,33 @@ func list(text string) []string {
 // namespaceFile contains the manager's own namespace inside a cluster.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// leaseName is the name of the Lease that elects the leader.
+// leaseName is the name of the Lease that elects a leader, where the replicas don't share the work.
 const leaseName = "external-backend.io"
 
-// lease returns the namespace and name of the Lease. Without leader election it has no name, and
-// its namespace is the manager's.
-func (f *flags) lease() types.NamespacedName {
+// replica returns the name of this replica: that of its Pod, or else of its host.
+func replica() (string, error) {
+	if name := os.Getenv("POD_NAME"); name != "" {
+		return name, fleet.ValidateName(name)
+	}
+	return os.Hostname()
+}
+
+// joins reports whether this manager is one of several that share the work.
+func (f *flags) joins() bool { return f.leaderElect && f.shard }
+
+// lease returns the namespace and name of this manager's Lease. Without --leader-elect it has no
+// name, and its namespace is the manager's.
+func (f *flags) lease(replica string) types.NamespacedName {
 	lease := types.NamespacedName{Namespace: f.leaseNamespace()}
 	if lease.Namespace == "" {
 		if own, err := os.ReadFile(namespaceFile); err == nil {
 			lease.Namespace = strings.TrimSpace(string(own))
 		}
 	}
-	if f.leaderElect {
+	switch {
+	case f.joins():
+		lease.Name = fleet.LeaseName(replica)
+	case f.leaderElect:
 		lease.Name = leaseName
 	}
 	return lease
@@ -230,16 +249,21 @@ func run(ctx context.Context, f *flags) error {
 	client.WarningHandler = rest.NoWarnings{} // Endpoints and FQDN slices are deprecated, and we use both
 	client.Wrap(func(rt http.RoundTripper) http.RoundTripper { return retryingTransport{rt} })
 
+	name, err := replica()
+	if err != nil {
+		return err
+	}
+	f.options.Lease = f.lease(name)
 	grace := 30 * time.Second
 	lease, renew := 45*time.Second, 40*time.Second // an API server may be away for half a minute
 	mgr, err := ctrl.NewManager(client, ctrl.Options{
 		Scheme: scheme(),
-		Cache:  controllers.CacheOptions(),
+		Cache:  controllers.CacheOptions(f.options.Lease.Namespace),
 		// A standby fills its caches before it becomes the leader.
 		Controller:                    config.Controller{EnableWarmup: new(true)},
 		Metrics:                       f.metrics(),
 		HealthProbeBindAddress:        f.healthAddress,
-		LeaderElection:                f.leaderElect,
+		LeaderElection:                f.leaderElect && !f.shard,
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       f.leaseNamespace(),
 		LeaderElectionReleaseOnCancel: true, // the process ends with the manager
@@ -254,8 +278,7 @@ func run(ctx context.Context, f *flags) error {
 	if err := awaitKinds(ctx, mgr.GetRESTMapper()); err != nil {
 		return err
 	}
-	f.options.Lease = f.lease()
-	if err := controllers.Setup(ctx, mgr, f.options, metrics.Registry); err != nil {
+	if err := controllers.Setup(ctx, mgr, f.options, f.member(mgr, name), metrics.Registry); err != nil {
 		return err
 	}
 
@@ -266,6 +289,19 @@ func run(ctx context.Context, f *flags) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+// member returns this manager as one of several replicas, or nil if it does not share the work.
+func (f *flags) member(mgr ctrl.Manager, name string) *fleet.Replica {
+	if !f.joins() {
+		return nil
+	}
+	return fleet.New(fleet.Options{
+		Name: name, Namespace: f.options.Lease.Namespace, Pod: types.UID(os.Getenv("POD_UID")),
+		LeaderLease: leaseName,
+		Writer:      mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
+		Log: mgr.GetLogger().WithName("fleet"),
+	})
 }
 
 // awaitKinds waits until the API server serves our kinds. Right after an installation that may take

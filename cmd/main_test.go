@@ -75,15 +75,16 @@ func TestInvalidFlagsAreRefusedByName(t *testing.T) {
 func TestEventsAboutTheManagerGoToItsLease(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "operators")
 	for want, args := range map[types.NamespacedName][]string{
-		{Namespace: "operators", Name: "external-backend.io"}: {"--leader-elect"},
-		{Namespace: "here", Name: "external-backend.io"}:      {"--leader-elect", "--leader-election-namespace=here"},
-		{Namespace: "operators"}:                              nil,
+		{Namespace: "operators", Name: "external-backend.io"}:    {"--leader-elect", "--shard=false"},
+		{Namespace: "operators", Name: "external-backend-pod-1"}: {"--leader-elect"},
+		{Namespace: "here", Name: "external-backend-pod-1"}:      {"--leader-elect", "--leader-election-namespace=here"},
+		{Namespace: "operators"}:                                 nil,
 	} {
 		f, err := parse(args...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.lease(); got != want || f.options.BlindThreshold != 90 {
+		if got := f.lease("pod-1"); got != want || f.options.BlindThreshold != 90 {
 			t.Errorf("%v: lease %v, blind at %d percent", args, got, f.options.BlindThreshold)
 		}
 	}

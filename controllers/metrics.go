@@ -20,6 +20,14 @@ type Metrics struct {
 	verdictChanges   *prometheus.CounterVec
 }
 
+// registerOwned registers the number of ExternalBackends that this process works for.
+func registerOwned(registerer prometheus.Registerer, states *stateStore) {
+	promauto.With(registerer).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "externalbackend_owned",
+		Help: "ExternalBackends that this replica works for.",
+	}, func() float64 { return float64(states.count()) })
+}
+
 // NewMetrics returns Metrics whose series are registered.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	factory := promauto.With(registerer)

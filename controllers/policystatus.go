@@ -41,7 +41,11 @@ type policyReporter struct {
 	policies *policies
 	refusals *refusalStore
 	recorder events.EventRecorder
-	reported map[types.UID]*policyReport
+	// owns reports whether this replica writes the status of a policy, and ownsBackend whether it
+	// reconciles an ExternalBackend.
+	owns        func(types.NamespacedName) bool
+	ownsBackend func(*v1alpha1.ExternalBackend) bool
+	reported    map[types.UID]*policyReport
 }
 
 // policyReport is what users have been told about one policy.
@@ -55,11 +59,11 @@ type policyReport struct {
 	withdrawn map[string]bool
 }
 
-func newPolicyReporter(
-	c client.Client, p *policies, refusals *refusalStore, recorder events.EventRecorder,
-) *policyReporter {
+func newPolicyReporter(r *Reconciler) *policyReporter {
 	return &policyReporter{
-		client: c, policies: p, refusals: refusals, recorder: recorder, reported: map[types.UID]*policyReport{},
+		client: r.Client, policies: r.policies, refusals: r.refusals, recorder: r.Recorder,
+		owns: r.owns, ownsBackend: r.ownsBackend,
+		reported: map[types.UID]*policyReport{},
 	}
 }
 
@@ -154,7 +158,7 @@ func (p *policyReporter) namespaces(ctx context.Context) ([]policy.Namespace, er
 	return out, nil
 }
 
-// addBackend counts an ExternalBackend. If no reconcile has judged it yet, its status stands in.
+// addBackend counts an ExternalBackend. If no reconcile here has judged it yet, its status stands in.
 func (p *policyReporter) addBackend(n *policy.Namespace, b *v1alpha1.ExternalBackend) {
 	d, judged := p.refusals.of(client.ObjectKeyFromObject(b))
 	if !judged {
@@ -167,7 +171,8 @@ func (p *policyReporter) addBackend(n *policy.Namespace, b *v1alpha1.ExternalBac
 	if d.WouldRefuse {
 		n.WouldRefuse++
 	}
-	if !judged && b.DeletionTimestamp.IsZero() { // reconciles forget what is being collected
+	// Reconciles forget what is being collected.
+	if !judged && b.DeletionTimestamp.IsZero() && p.ownsBackend(b) {
 		n.Unjudged++
 	}
 }
@@ -194,7 +199,7 @@ func (p *policyReporter) reportPolicy(
 		Policy: o, Problems: source.problems, Namespaces: counts.Namespaces,
 		ExternalBackends: counts.ExternalBackends, Refused: counts.Refused, Now: now,
 	})
-	changed := !equality.Semantic.DeepEqual(o.Status, status)
+	changed := p.owns(client.ObjectKeyFromObject(o)) && !equality.Semantic.DeepEqual(o.Status, status)
 	if !changed && len(report.withdrawn) == 0 {
 		report.unjudgedSince = time.Time{}
 		return time.Time{}

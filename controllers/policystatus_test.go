@@ -61,7 +61,9 @@ func (env *policyEnv) start() {
 	ctx, stop := context.WithCancel(env.t.Context())
 	env.stop = stop
 	env.refusals, env.p = newRefusalStore(), &policies{client: env.client}
-	reporter := newPolicyReporter(env.client, env.p, env.refusals, &env.events)
+	reporter := newPolicyReporter(&Reconciler{
+		Client: env.client, Recorder: &env.events, policies: env.p, refusals: env.refusals,
+	})
 	go func() { _ = reporter.run(ctx) }()
 }
 

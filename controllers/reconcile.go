@@ -29,12 +29,15 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	switch {
 	case apierrors.IsNotFound(err):
 		r.forget(req.NamespacedName)
+		if !r.owns(req.NamespacedName) {
+			return ctrl.Result{}, nil
+		}
 		orphansDue, err := r.removeOrphans(ctx, req.NamespacedName)
 		overridesDue, overrideErr := r.reportAbsence(ctx, req.NamespacedName)
 		return ctrl.Result{RequeueAfter: r.after(earlier(orphansDue, overridesDue))}, cmp.Or(err, overrideErr)
 	case err != nil:
 		return ctrl.Result{}, err
-	case isBeingCollected(&b):
+	case !r.ownsBackend(&b), isBeingCollected(&b):
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -44,11 +47,11 @@ func (r *Reconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // reconcileBackend observes the cluster, acts, and reports.
 func (r *Reconciler) reconcileBackend(ctx context.Context, b *v1alpha1.ExternalBackend) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(b)
-	state := r.states.of(key)
-	if state.uid != b.UID { // a new object of that name
+	state, term := r.states.of(key), r.term()
+	if state.uid != b.UID || state.term != term { // a new object of that name, or an old memory
 		r.forget(key)
 		state = r.states.of(key)
-		state.uid = b.UID
+		state.uid, state.term = b.UID, term
 	}
 
 	var events []pendingEvent

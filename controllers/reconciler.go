@@ -35,7 +35,7 @@ type Options struct {
 	// Protected are the Services behind which nothing may be published. default/kubernetes always
 	// is one.
 	Protected map[types.NamespacedName]bool
-	// Lease is that of the manager. Without a name there is none, and its namespace is the
+	// Lease is that of this process. Without a name there is none, and its namespace is the
 	// manager's.
 	Lease types.NamespacedName
 }
@@ -61,7 +61,9 @@ type Reconciler struct {
 	client.Client
 	// Live reads from the API server itself: what is not cached, and what the cache may not show
 	// yet.
-	Live     client.Reader
+	Live client.Reader
+	// Fleet is nil if this process works for everything.
+	Fleet    Fleet
 	Recorder events.EventRecorder
 	Resolver Resolver
 	Prober   Prober
@@ -76,8 +78,12 @@ type Reconciler struct {
 	flights  flights
 }
 
-// forget drops all that is held for an ExternalBackend that is gone.
+// forget drops all that is held for an ExternalBackend that is gone, or that another replica works
+// for.
 func (r *Reconciler) forget(key types.NamespacedName) {
+	if r.states.peek(key) == nil {
+		return
+	}
 	r.Prober.Forget(key)
 	r.Resolver.Forget(key)
 	r.Metrics.forget(key)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/fleet"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
 )
@@ -37,13 +39,15 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // CacheOptions keep everything out of memory that a reconcile never reads: all but the metadata of
-// other people's EndpointSlices, and all but the addresses and ranges of Nodes.
-func CacheOptions() cache.Options {
+// other people's EndpointSlices, all but the addresses and ranges of Nodes, and the Leases of other
+// namespaces than the manager's.
+func CacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&discoveryv1.EndpointSlice{}: {Transform: trimSlice},
 			&corev1.Node{}:               {Transform: trimNode},
+			&coordinationv1.Lease{}:      {Namespaces: map[string]cache.Config{namespace: {}}},
 		},
 	}
 }
@@ -70,15 +74,21 @@ func trimNode(object any) (any, error) {
 	return object, nil
 }
 
-// Setup creates the engines and the controller that joins them, and adds them to mgr. They run on
-// the leader only.
-func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prometheus.Registerer) error {
+// Setup creates the engines and the controller that joins them, and adds them to mgr. replica says
+// what they work for; nil: for everything. With leader election they run on the leader only.
+func Setup(
+	ctx context.Context, mgr ctrl.Manager, options Options, replica *fleet.Replica, metrics prometheus.Registerer,
+) error {
 	recorder, err := newRecorder(ctx, mgr)
 	if err != nil {
 		return err
 	}
+	var share Fleet // an interface that is nil without a replica
+	if replica != nil {
+		share = replica
+	}
 	r := &Reconciler{
-		Client:   timeoutClient{client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy)},
+		Fleet:    share,
 		Live:     timeoutReader{mgr.GetAPIReader()},
 		Recorder: recorder,
 		Metrics:  NewMetrics(metrics),
@@ -87,6 +97,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 		policies: &policies{client: mgr.GetClient(), options: options, wake: make(chan struct{}, 1)},
 		refusals: newRefusalStore(),
 	}
+	registerOwned(metrics, &r.states)
+	r.Client = boundedClient{client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy), r.mayWrite}
 
 	engineNews := &engineQueue{lastWrite: func(key types.NamespacedName) time.Time {
 		if state := r.states.peek(key); state != nil {
@@ -115,7 +127,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options, metrics prome
 	})
 	r.Prober, r.Resolver = prober, resolver
 
-	reporter := newPolicyReporter(r.Client, r.policies, r.refusals, r.Recorder)
+	if replica != nil {
+		replica.OnChange(func(mayWriteAgain bool) {
+			engineNews.add(r.shareChanged(ctx, mayWriteAgain))
+			r.refusals.notify()
+		})
+		if err := mgr.Add(replica); err != nil {
+			return err
+		}
+	}
+	reporter := newPolicyReporter(r)
 	for _, start := range []leaderRunnable{prober.Start, resolver.Start, sight.run, reporter.run, r.flights.wait} {
 		if err := mgr.Add(start); err != nil {
 			return err

@@ -51,7 +51,7 @@ func (s slowClient) Update(ctx context.Context, o client.Object, options ...clie
 func slowEnv(t *testing.T, s slowClient) *testEnv {
 	env := newTestEnv(t)
 	s.Client = env.reconciler.Client
-	env.reconciler.Client = timeoutClient{s}
+	env.reconciler.Client = boundedClient{s, env.reconciler.mayWrite}
 	env.reconciler.flights.requeue = func(types.NamespacedName) {}
 	return env
 }

@@ -22,6 +22,8 @@ import (
 type backendState struct {
 	// uid is the UID of the ExternalBackend. A new object of the same name gets a new state.
 	uid types.UID
+	// term is that of the replica's share in which the state was begun.
+	term int
 	// writes are our last writes of the Service and the slices, until the cache shows them.
 	writes   writecache.Overlay
 	planning planningState
@@ -188,3 +190,9 @@ func (s *stateStore) peek(key types.NamespacedName) *backendState {
 }
 
 func (s *stateStore) forget(key types.NamespacedName) { s.byKey.Delete(key) }
+
+// count returns how many states there are.
+func (s *stateStore) count() (n int) {
+	s.byKey.Range(func(_, _ any) bool { n++; return true })
+	return n
+}

@@ -20,39 +20,52 @@ func withTimeout(ctx context.Context, request func(context.Context) error) error
 	return request(ctx)
 }
 
-// timeoutClient gives each write its own timeout, so that one that hangs leaves the others theirs.
-// Reads go to the cache and need none.
-type timeoutClient struct{ client.Client }
-
-func (t timeoutClient) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
-	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Create(ctx, o, options...) })
+// boundedClient gives each write its own timeout, so that one that hangs leaves the others theirs.
+// It refuses writes while this replica must not write. Reads go to the cache and need no timeout.
+type boundedClient struct {
+	client.Client
+	mayWrite func() error
 }
 
-func (t timeoutClient) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
-	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Update(ctx, o, options...) })
+func (b boundedClient) write(ctx context.Context, request func(context.Context) error) error {
+	if err := b.mayWrite(); err != nil {
+		return err
+	}
+	return withTimeout(ctx, request)
 }
 
-func (t timeoutClient) Patch(
+func (b boundedClient) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	return b.write(ctx, func(ctx context.Context) error { return b.Client.Create(ctx, o, options...) })
+}
+
+func (b boundedClient) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	return b.write(ctx, func(ctx context.Context) error { return b.Client.Update(ctx, o, options...) })
+}
+
+func (b boundedClient) Patch(
 	ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption,
 ) error {
-	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Patch(ctx, o, p, options...) })
+	return b.write(ctx, func(ctx context.Context) error { return b.Client.Patch(ctx, o, p, options...) })
 }
 
-func (t timeoutClient) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
-	return withTimeout(ctx, func(ctx context.Context) error { return t.Client.Delete(ctx, o, options...) })
+func (b boundedClient) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	return b.write(ctx, func(ctx context.Context) error { return b.Client.Delete(ctx, o, options...) })
 }
 
-func (t timeoutClient) Status() client.SubResourceWriter {
-	return timeoutStatusWriter{t.Client.Status()}
+func (b boundedClient) Status() client.SubResourceWriter {
+	return boundedStatusWriter{b.Client.Status(), b}
 }
 
-// timeoutStatusWriter does the same for writes of status.
-type timeoutStatusWriter struct{ client.SubResourceWriter }
+// boundedStatusWriter does the same for writes of status.
+type boundedStatusWriter struct {
+	client.SubResourceWriter
+	client boundedClient
+}
 
-func (t timeoutStatusWriter) Patch(
+func (t boundedStatusWriter) Patch(
 	ctx context.Context, o client.Object, p client.Patch, options ...client.SubResourcePatchOption,
 ) error {
-	return withTimeout(ctx, func(ctx context.Context) error { return t.SubResourceWriter.Patch(ctx, o, p, options...) })
+	return t.client.write(ctx, func(ctx context.Context) error { return t.SubResourceWriter.Patch(ctx, o, p, options...) })
 }
 
 // timeoutReader does the same for reads that bypass the cache.

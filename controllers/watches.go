@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/external-backend/operator/api/v1alpha1"
+	"github.com/external-backend/operator/internal/plan"
 )
 
 // maxRetry is the longest time between two tries after an error. The controller never gives up, and
@@ -61,6 +62,8 @@ func (r *Reconciler) addController(mgr ctrl.Manager, engineNews *engineQueue) er
 		Watches(&discoveryv1.EndpointSlice{}, r.overlayHandler(r.requestsForSlice)).
 		Watches(&v1alpha1.ExternalBackendPolicy{}, rules, builder.WithPredicates(onUpdate(specChanged))).
 		Watches(&v1alpha1.ExternalBackendPolicy{}, policyHandler(r.refusals.notify)).
+		Watches(&v1alpha1.ExternalBackend{}, policyHandler(r.refusals.notify),
+			builder.WithPredicates(onUpdate(refusalsReported))).
 		Watches(&corev1.Node{}, ranges, builder.WithPredicates(onUpdate(nodeRangesChanged))).
 		Watches(&networkingv1.ServiceCIDR{}, ranges, builder.WithPredicates(onUpdate(serviceRangesChanged))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(namespaceLabelsChanged),
@@ -155,6 +158,13 @@ func (r *Reconciler) statusEdited(e event.UpdateEvent) bool {
 	}
 	state := r.states.peek(client.ObjectKeyFromObject(after))
 	return state == nil || state.reported.writtenVersion() != after.ResourceVersion
+}
+
+// refusalsReported reports whether a status says something else about what policy refuses. Another
+// replica may have written it.
+func refusalsReported(e event.UpdateEvent) bool {
+	before, after := e.ObjectOld.(*v1alpha1.ExternalBackend), e.ObjectNew.(*v1alpha1.ExternalBackend)
+	return plan.RefusalsOf(&before.Status) != plan.RefusalsOf(&after.Status)
 }
 
 // serviceRangesChanged reports whether a ServiceCIDR has other ranges, as when a cluster becomes

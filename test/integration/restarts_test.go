@@ -306,7 +306,7 @@ func TestObjectsDeletedWithoutManagerStayDeleted(t *testing.T) {
 	}
 }
 
-// Of two managers one acts. On SIGTERM it releases the lease and exits with 0, and the other one
+// Of two managers that do not share the work, one acts. On SIGTERM it releases the lease and exits with 0, and the other one
 // takes over.
 func TestLeaseIsHandedOver(t *testing.T) {
 	h := harness.New(t)
@@ -323,10 +323,10 @@ func TestLeaseIsHandedOver(t *testing.T) {
 	}
 	set := startServers(h, 1)
 	h.ApplyBackend("web", spec(set.targets(), "", ""))
-	leader := h.StartManager("--leader-elect")
+	leader := h.StartManager("--leader-elect", "--shard=false")
 	h.WaitStates("web", harness.All(harness.Healthy, set.at(0)))
 	first := holder()
-	standby := h.StartManager("--leader-elect") // it returns once /readyz answers 200
+	standby := h.StartManager("--leader-elect", "--shard=false") // it returns once /readyz answers 200
 	h.WaitChecked(set.servers[0])
 	if !reconciles(h, leader) || reconciles(h, standby) {
 		t.Errorf("the leader acts: %t, the standby: %t", reconciles(h, leader), reconciles(h, standby))

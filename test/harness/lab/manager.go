@@ -57,7 +57,7 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 	}
 	defer log.Close() // the child has a copy
 	m.cmd.Stdout, m.cmd.Stderr = log, log
-	m.cmd.Env = append(os.Environ(), "POD_NAMESPACE="+SystemNamespace)
+	m.cmd.Env = append(os.Environ(), "POD_NAMESPACE="+SystemNamespace, fmt.Sprint("POD_NAME=manager-", number))
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C must reach our program only
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("lab: start the manager: %w", err)
@@ -119,6 +119,9 @@ func (m *Manager) Kill() {
 	_ = m.cmd.Process.Kill() // the manager may have ended already
 	<-m.exited
 }
+
+// Signal sends the manager a signal, such as SIGSTOP.
+func (m *Manager) Signal(signal syscall.Signal) error { return m.cmd.Process.Signal(signal) }
 
 // Exited is closed once the process has ended.
 func (m *Manager) Exited() <-chan struct{} { return m.exited }

@@ -59,7 +59,9 @@ func newWorld(seed uint64) *world {
 	}
 }
 
-func (w *world) delay(most time.Duration) time.Duration { return time.Duration(w.rand.Int64N(int64(most))) }
+func (w *world) delay(most time.Duration) time.Duration {
+	return time.Duration(w.rand.Int64N(int64(most)))
+}
 
 // join starts a replica.
 func (w *world) join(name string) *simulated {

@@ -19,8 +19,8 @@ const (
 	handover = 2 * time.Second
 )
 
-// fleet is several replicas that share the ExternalBackends of a test, each with one target.
-type fleet struct {
+// replicatedTest has several replicas that share the ExternalBackends of a test, each with one target.
+type replicatedTest struct {
 	*harness.Test
 	managers []*harness.Manager
 	backends []string
@@ -28,9 +28,9 @@ type fleet struct {
 }
 
 // startFleet starts replicas, and waits until every ExternalBackend is healthy.
-func startFleet(h *harness.Test, replicas, backends int, flags ...string) *fleet {
+func startFleet(h *harness.Test, replicas, backends int, flags ...string) *replicatedTest {
 	h.T.Helper()
-	f := &fleet{Test: h, set: startServers(h, backends)}
+	f := &replicatedTest{Test: h, set: startServers(h, backends)}
 	for range replicas {
 		f.managers = append(f.managers, h.StartManager(append(flags, "--leader-elect")...))
 	}
@@ -42,7 +42,7 @@ func startFleet(h *harness.Test, replicas, backends int, flags ...string) *fleet
 	return f
 }
 
-func (f *fleet) waitHealthy() {
+func (f *replicatedTest) waitHealthy() {
 	f.T.Helper()
 	for i, name := range f.backends {
 		f.WaitStates(name, harness.All(harness.Healthy, f.set.at(i)))
@@ -50,7 +50,7 @@ func (f *fleet) waitHealthy() {
 }
 
 // shares returns, for each replica, which ExternalBackends it works for.
-func (f *fleet) shares(managers ...*harness.Manager) [][]int {
+func (f *replicatedTest) shares(managers ...*harness.Manager) [][]int {
 	f.T.Helper()
 	out := make([][]int, len(managers))
 	for i, m := range managers {
@@ -71,7 +71,7 @@ func (f *fleet) shares(managers ...*harness.Manager) [][]int {
 }
 
 // waitShared waits until each ExternalBackend has exactly one replica, and returns the shares.
-func (f *fleet) waitShared(patience time.Duration, managers ...*harness.Manager) (shares [][]int) {
+func (f *replicatedTest) waitShared(patience time.Duration, managers ...*harness.Manager) (shares [][]int) {
 	f.T.Helper()
 	f.Within(patience, "each ExternalBackend to have one replica", func() error {
 		shares = f.shares(managers...)

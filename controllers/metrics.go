@@ -20,12 +20,29 @@ type Metrics struct {
 	verdictChanges   *prometheus.CounterVec
 }
 
-// registerOwned registers the number of ExternalBackends that this process works for.
-func registerOwned(registerer prometheus.Registerer, states *stateStore) {
-	promauto.With(registerer).NewGaugeFunc(prometheus.GaugeOpts{
+// registerShare registers whether this replica works, and for how many ExternalBackends.
+func (r *Reconciler) registerShare(registerer prometheus.Registerer, elected <-chan struct{}) {
+	factory := promauto.With(registerer)
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "externalbackend_replica_working",
+		Help: "1 if this replica works: for its share, or for everything as the leader or alone. 0 while it waits.",
+	}, func() float64 {
+		if r.Fleet != nil && r.Fleet.Share().Works() {
+			return 1
+		}
+		select {
+		case <-elected:
+			if r.Fleet == nil {
+				return 1
+			}
+		default:
+		}
+		return 0
+	})
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "externalbackend_owned",
 		Help: "ExternalBackends that this replica works for.",
-	}, func() float64 { return float64(states.count()) })
+	}, func() float64 { return float64(r.states.count()) })
 }
 
 // NewMetrics returns Metrics whose series are registered.

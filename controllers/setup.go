@@ -97,7 +97,7 @@ func Setup(
 		policies: &policies{client: mgr.GetClient(), options: options, wake: make(chan struct{}, 1)},
 		refusals: newRefusalStore(),
 	}
-	registerOwned(metrics, &r.states)
+	r.registerShare(metrics, mgr.Elected())
 	r.Client = boundedClient{client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy), r.mayWrite}
 
 	engineNews := &engineQueue{lastWrite: func(key types.NamespacedName) time.Time {

@@ -48,18 +48,12 @@ func (s *Share) Owner(key types.NamespacedName) string {
 // Owns reports whether the replica works for key.
 func (s *Share) Owns(key types.NamespacedName) bool { return s.works && s.Owner(key) == s.self }
 
+// Works reports whether the replica itself works.
+func (s *Share) Works() bool { return s.works }
+
 // Term is another number after a time in which the process did not run. What it remembers from an
 // earlier term may be outdated.
 func (s *Share) Term() int { return s.term }
-
-// Members returns the names of all members that work.
-func (s *Share) Members() []string {
-	names := make([]string, len(s.members))
-	for i, m := range s.members {
-		names[i] = m.name
-	}
-	return names
-}
 
 func (s *Share) equal(other *Share) bool {
 	return s.works == other.works && s.term == other.term && slices.Equal(s.members, other.members)

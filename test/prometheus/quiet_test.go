@@ -14,10 +14,10 @@ func TestAlertsStayQuiet(t *testing.T) {
 		return `externalbackend_endpoints{namespace="shop", name="orders", state="` + state + `"} ` + values + "\n"
 	}
 	cases := map[string][]string{
-		"ExternalBackendNoLeader": {
-			// The lease moves within a minute.
-			`leader_election_master_status{name="external-backend.io", pod="a"} 1x10 0x35` + "\n" +
-				`leader_election_master_status{name="external-backend.io", pod="b"} 0x11 1x34`,
+		"ExternalBackendNobodyWorks": {
+			// One replica follows another within a minute.
+			`externalbackend_replica_working{pod="a"} 1x10 0x35` + "\n" +
+				`externalbackend_replica_working{pod="b"} 0x11 1x34`,
 		},
 		"ExternalBackendNotReady": {"externalbackend_ready" + orders + " 1 0 0 1 0 0 1x40"},
 		"ExternalBackendAllUnhealthy": {

@@ -62,9 +62,9 @@ func TestAlertsFire(t *testing.T) {
 		ends   int // the first minute without the alert
 		labels string
 	}{
-		"ExternalBackendNoLeader": {
-			`leader_election_master_status{name="external-backend.io", pod="a"} 1 1 0 0 0 0 1 1` + "\n" +
-				`leader_election_master_status{name="external-backend.io", pod="b"} 0 0 0 0 0 0 0 0`, 4, 6, "",
+		"ExternalBackendNobodyWorks": {
+			`externalbackend_replica_working{pod="a"} 1 1 0 0 0 0 1 1` + "\n" +
+				`externalbackend_replica_working{pod="b"} 0 0 0 0 0 0 0 0`, 4, 6, "",
 		},
 		"ExternalBackendNotReady": {"externalbackend_ready" + orders + " 1 0 0 0 0 1 1", 3, 5, orders},
 		"ExternalBackendAllUnhealthy": {

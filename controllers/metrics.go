@@ -20,29 +20,22 @@ type Metrics struct {
 	verdictChanges   *prometheus.CounterVec
 }
 
-// registerShare registers whether this replica works, and for how many ExternalBackends.
-func (r *Reconciler) registerShare(registerer prometheus.Registerer, elected <-chan struct{}) {
+// RegisterShare registers whether this replica works, and for how many ExternalBackends.
+func RegisterShare(registerer prometheus.Registerer, works func() bool, owned func() int) {
 	factory := promauto.With(registerer)
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "externalbackend_replica_working",
 		Help: "1 if this replica works: for its share, or for everything as the leader or alone. 0 while it waits.",
 	}, func() float64 {
-		if r.Fleet != nil && r.Fleet.Share().Works() {
+		if works() {
 			return 1
-		}
-		select {
-		case <-elected:
-			if r.Fleet == nil {
-				return 1
-			}
-		default:
 		}
 		return 0
 	})
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "externalbackend_owned",
 		Help: "ExternalBackends that this replica works for.",
-	}, func() float64 { return float64(r.states.count()) })
+	}, func() float64 { return float64(owned()) })
 }
 
 // NewMetrics returns Metrics whose series are registered.

@@ -97,7 +97,7 @@ func Setup(
 		policies: &policies{client: mgr.GetClient(), options: options, wake: make(chan struct{}, 1)},
 		refusals: newRefusalStore(),
 	}
-	r.registerShare(metrics, mgr.Elected())
+	RegisterShare(metrics, func() bool { return r.works(mgr.Elected()) }, r.states.count)
 	r.Client = boundedClient{client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy), r.mayWrite}
 
 	engineNews := &engineQueue{lastWrite: func(key types.NamespacedName) time.Time {

@@ -33,6 +33,20 @@ func (r *Reconciler) owns(key types.NamespacedName) bool {
 	return r.Fleet == nil || r.Fleet.Share().Owns(key)
 }
 
+// works reports whether this replica works. elected is closed once it is the leader, or at the start
+// where there is none.
+func (r *Reconciler) works(elected <-chan struct{}) bool {
+	if r.Fleet != nil {
+		return r.Fleet.Share().Works()
+	}
+	select {
+	case <-elected:
+		return true
+	default:
+		return false
+	}
+}
+
 // term returns the number of the time in which what this replica remembers is valid.
 func (r *Reconciler) term() int {
 	if r.Fleet == nil {

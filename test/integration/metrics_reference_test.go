@@ -88,7 +88,7 @@ func everyState(namespace string) []series.Selector {
 		of("externalbackend_active_tier", ours, `name="web"`),
 		of("externalbackend_ready", ours, `name="refused"`),
 		of("externalbackend_ready_endpoints", ours, `name="names"`),
-		of("leader_election_master_status", `name="external-backend.io"`),
+		of("externalbackend_replica_working"),
 		of("rest_client_requests_total", `method="PUT"`),
 	}
 	for label, metric := range map[string]string{

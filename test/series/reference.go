@@ -42,6 +42,7 @@ type Metric struct {
 func Own() ([]Metric, error) {
 	collectors := &recorder{}
 	controllers.NewMetrics(collectors)
+	controllers.RegisterShare(collectors, nil, nil)
 	probe.New(probe.Options{Registerer: collectors})
 	resolve.New(resolve.Options{Registerer: collectors})
 

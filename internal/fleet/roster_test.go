@@ -221,9 +221,9 @@ func (w *world) disturb() string {
 	}
 }
 
-// Over random histories of replicas that join, leave, die, pause, are cut off or lose the API server,
-// with clocks that disagree: two replicas never write for one ExternalBackend for longer than a watch
-// needs to tell them, and 18 s after the last change each ExternalBackend has one owner, who writes.
+// Replicas join, leave, die, pause, are cut off and lose the API server, at random, and their clocks
+// disagree. Two of them never write for one ExternalBackend for longer than a watch needs to tell
+// them. 18 s after the last change each ExternalBackend has one replica that writes.
 func TestEachBackendHasOneWriter(t *testing.T) {
 	n := *histories
 	if testing.Short() {

@@ -20,7 +20,7 @@ type member struct {
 	hash uint64
 }
 
-// newShare returns the share of self among members, whose order does not matter. Where self does not
+// newShare returns the share of self among members, whose order does not matter. If self does not
 // work, it owns nothing.
 func newShare(self string, works bool, term int, members []string) *Share {
 	s := &Share{self: self, works: works, term: term}
@@ -31,8 +31,8 @@ func newShare(self string, works bool, term int, members []string) *Share {
 }
 
 // Owner returns the member that works for key: the one that has the highest hash together with key
-// (rendezvous hashing: Thaler and Ravishankar, 1998). So a member that comes or goes moves only what
-// it gets or had. It returns "" where there is no member.
+// (rendezvous hashing: Thaler and Ravishankar, 1998). So a member that comes or goes only moves
+// what it gets or had. It returns "" if there is no member.
 func (s *Share) Owner(key types.NamespacedName) string {
 	var owner string
 	var highest uint64
@@ -69,8 +69,8 @@ func hashOf(parts ...string) uint64 {
 	return mix(h.Sum64())
 }
 
-// mix spreads the difference of two hashes over all bits. It is the last step of SplitMix64 (Steele,
-// Lea and Flood, 2014).
+// mix spreads the difference of two hashes over all bits. It is the last step of SplitMix64
+// (Steele, Lea and Flood, 2014).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

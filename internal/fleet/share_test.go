@@ -34,8 +34,8 @@ func owners(members []string, of []types.NamespacedName) map[types.NamespacedNam
 	return out
 }
 
-// A replica that joins or leaves moves only what it gets or had, and the shares are nearly even: up
-// to four replicas have 15 % more or less than others at most, and more replicas what chance allows.
+// A replica that joins or leaves only moves what it gets or had, and the shares are nearly even. Up
+// to four replicas have 15 % more or less than an even share at most. More have what chance allows.
 func TestOwnershipIsEvenAndMovesLittle(t *testing.T) {
 	all := keys(1000)
 	for n := 2; n <= 8; n++ {

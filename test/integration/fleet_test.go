@@ -19,7 +19,8 @@ const (
 	handover = 2 * time.Second
 )
 
-// replicatedTest has several replicas that share the ExternalBackends of a test, each with one target.
+// replicatedTest has several replicas, which share the ExternalBackends of a test. Each of these has
+// one target.
 type replicatedTest struct {
 	*harness.Test
 	managers []*harness.Manager
@@ -131,8 +132,8 @@ func TestReplicasShareTheWork(t *testing.T) {
 	f.managers[2].Stop()
 }
 
-// A replica that does not run for half a minute loses its share to the others. When it runs again it
-// writes nothing that is no longer true, and gets its share back.
+// A replica that does not run for half a minute loses its share to the others. When it runs again,
+// it writes nothing that is no longer true, and gets its share back.
 func TestPausedReplicaWritesNothingOutdated(t *testing.T) {
 	h := harness.New(t)
 	f := startFleet(h, 2, 8)

@@ -306,8 +306,8 @@ func TestObjectsDeletedWithoutManagerStayDeleted(t *testing.T) {
 	}
 }
 
-// Of two managers that do not share the work, one acts. On SIGTERM it releases the lease and exits with 0, and the other one
-// takes over.
+// Of two managers that do not share the work, one acts. On SIGTERM it releases the Lease and exits
+// with 0, and the other one takes over.
 func TestLeaseIsHandedOver(t *testing.T) {
 	h := harness.New(t)
 	holder := func() string {

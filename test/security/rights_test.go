@@ -48,6 +48,7 @@ var unused = map[string]string{
 	"list externalbackendoverrides.external-backend.io":      listed,
 	"list externalbackendpolicies.external-backend.io":       listed,
 	"list externalbackends.external-backend.io":              listed,
+	"list leases.coordination.k8s.io":                        listed,
 	"list namespaces":                                        listed,
 	"list nodes":                                             listed,
 	"list servicecidrs.networking.k8s.io":                    listed,
@@ -59,6 +60,7 @@ var unused = map[string]string{
 func TestManagerUsesExactlyItsRights(t *testing.T) {
 	h := harness.New(t)
 	granted := grants(h)
+	leadOnce(h)
 	m := h.StartManager("--leader-elect", "--metrics-secure=true", "--metrics-bind-address="+metricsAddress)
 	exerciseRights(h)
 	m.Stop()
@@ -79,6 +81,24 @@ func TestManagerUsesExactlyItsRights(t *testing.T) {
 				granted[right], used[right])
 		}
 	}
+}
+
+// leadOnce runs a manager that works alone, until it has led.
+func leadOnce(h *harness.Test) {
+	h.T.Helper()
+	leader := h.StartManager("--leader-elect", "--shard=false")
+	h.Eventually("a leader", func() error {
+		var lease coordinationv1.Lease
+		key := client.ObjectKey{Namespace: lab.SystemNamespace, Name: "external-backend.io"}
+		if err := h.Client.Get(h.T.Context(), key, &lease); err != nil {
+			return err
+		}
+		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+			return errors.New("nobody holds the Lease")
+		}
+		return nil
+	})
+	leader.Stop()
 }
 
 // grants returns the rights that roles give the manager's ServiceAccount, each as

@@ -22,8 +22,8 @@ const (
 	// handover is how long a replica waits before it works or writes, after it joins or was lost. So the
 	// others see it, and stop, before it begins.
 	handover = 500 * time.Millisecond
-	// maxClockError is how old a Lease may be, by the clock of the replica that wrote it, where another
-	// one sees it for the first time and counts it as live.
+	// maxClockError is by how much the clocks of two replicas may differ. A Lease that ended longer ago
+	// when it is seen for the first time is that of a replica that is gone.
 	maxClockError = time.Minute
 )
 

@@ -221,7 +221,7 @@ func (w *world) disturb() string {
 	}
 }
 
-// Replicas join, leave, die, pause, are cut off and lose the API server, at random, and their clocks
+// Replicas join, leave, die, pause, are cut off and lose the API server at random. Their clocks
 // disagree. Two of them never write for one ExternalBackend for longer than a watch needs to tell
 // them. 18 s after the last change each ExternalBackend has one replica that writes.
 func TestEachBackendHasOneWriter(t *testing.T) {

@@ -19,8 +19,8 @@ const (
 	handover = 2 * time.Second
 )
 
-// replicatedTest has several replicas, which share the ExternalBackends of a test. Each of these has
-// one target.
+// replicatedTest has several replicas, which share the ExternalBackends of a test. Each
+// ExternalBackend has one target.
 type replicatedTest struct {
 	*harness.Test
 	managers []*harness.Manager

@@ -19,11 +19,11 @@ const (
 	// contactPeriod is how long after a replica saw its own renewal it still judges others. After that
 	// it can't tell a member that is dead from an API server that is away.
 	contactPeriod = renewPeriod * 3 / 2
-	// handover is how long a replica waits before it works or writes, after it joins or was lost. So the
-	// others see it, and stop, before it begins.
+	// handover is how long a replica waits before it works or writes, after it has joined or was lost.
+	// So the others see it, and stop, before it begins.
 	handover = 500 * time.Millisecond
-	// maxClockError is by how much the clocks of two replicas may differ. A Lease that ended longer ago
-	// when it is seen for the first time is that of a replica that is gone.
+	// maxClockError is by how much the clocks of two replicas may differ. A Lease that is seen for the
+	// first time longer after its end is that of a replica that is gone.
 	maxClockError = time.Minute
 )
 

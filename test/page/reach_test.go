@@ -55,4 +55,9 @@ func TestKeyboardAndScreenReaderReachAll(t *testing.T) {
 	if eval[bool](tab, t, "document.documentElement.scrollWidth > innerWidth") {
 		t.Error("a phone has to scroll the page sideways")
 	}
+	do(tab, t, has("svg text", "SLICES")) // the stack
+	if eval[bool](tab, t, "document.getElementById('picture').scrollWidth > document.getElementById('picture').clientWidth") {
+		t.Error("a phone has to scroll the picture sideways")
+	}
+	do(tab, t, chromedp.EmulateViewport(1280, 900), has("svg text", "ADDRESS"))
 }

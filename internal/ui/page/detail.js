@@ -11,6 +11,13 @@ let builtFor = "";
 let drawnHead = null;
 let drawnEndpoints = "";
 
+// The picture is a stack where the window is narrow.
+const phone = matchMedia("(max-width: 600px)");
+phone.addEventListener("change", () => {
+  drawnHead = null;
+  drawDetail();
+});
+
 // openedDetail moves the reader to what was opened.
 export function openedDetail() {
   resetEndpoints();
@@ -100,7 +107,7 @@ export function drawDetail() {
   const version = state.version;
   if (drawnHead !== state.head || drawnEndpoints !== version) {
     const all = sorted();
-    replace(byId("picture"), picture(state.head, all));
+    replace(byId("picture"), picture(state.head, all, phone.matches));
     drawEndpoints(all);
     replace(byId("facts"), facts(state.head));
     drawnHead = state.head;

@@ -12,9 +12,18 @@ const endpointBudget = 72;
 
 const rowHeight = 34;
 const boxHeight = 26;
-const top = 34;
-const columns = { name: [10, 190], endpoint: [230, 210], target: [480, 190], slice: [710, 190], service: [940, 150] };
-const width = 1100;
+
+// Each layout says where its boxes begin and how wide they are. On a phone all boxes are in one stack, each kind a step
+// further to the right than what leads to it. Edges to slices then run along the right side.
+const columnsLayout = {
+  name: [10, 190], endpoint: [230, 210], target: [480, 190], slice: [710, 190], service: [940, 150],
+  band: [468, 214], width: 1100, top: 34, stacked: false,
+};
+const stackLayout = {
+  name: [10, 230], endpoint: [32, 230], target: [54, 230], slice: [76, 230], service: [98, 208],
+  band: [2, 318], width: 340, top: 4, stacked: true,
+};
+let layout = columnsLayout;
 
 // groupsOf returns what is drawn for the endpoints of a target: the worst ones alone, the others by
 // verdict and traffic.
@@ -30,8 +39,8 @@ function groupsOf(list, budget) {
   return [...nodes, ...groups.values()];
 }
 
-// layout says what is drawn, from top to bottom.
-function layout(head, endpoints) {
+// tiersOf says what is drawn, from top to bottom.
+function tiersOf(head, endpoints) {
   const byTarget = Map.groupBy(endpoints, (endpoint) => endpoint.target);
   const targets = [...(head.targets ?? [])];
   if (byTarget.get("")?.length) targets.push({ name: "", value: "belongs to no target", tier: 0, stray: true });
@@ -52,7 +61,7 @@ function layout(head, endpoints) {
 }
 
 function box(column, y, classes, lines, extra = {}) {
-  const [x, w] = columns[column];
+  const [x, w] = layout[column];
   return s("g", { class: classes, ...extra },
     s("rect", { class: "box", x, y, width: w, height: boxHeight, rx: 7 }),
     lines.map(([text, dx, style, anchor]) =>
@@ -60,14 +69,18 @@ function box(column, y, classes, lines, extra = {}) {
 }
 
 function edge(from, y1, to, y2, traffic) {
-  const x1 = columns[from][0] + columns[from][1];
-  const x2 = columns[to][0];
-  const bend = (x2 - x1) / 2;
+  return s("path", { class: "edge" + (traffic ? " traffic" : ""), d: course(layout[from], y1, layout[to], y2, to) });
+}
+
+// course returns the way of an edge between two boxes.
+function course([x1, w1], y1, [x2, w2], y2, to) {
   const half = boxHeight / 2;
-  return s("path", {
-    class: "edge" + (traffic ? " traffic" : ""),
-    d: `M${x1} ${y1 + half}C${x1 + bend} ${y1 + half} ${x2 - bend} ${y2 + half} ${x2} ${y2 + half}`,
-  });
+  if (!layout.stacked) {
+    const bend = (x2 - x1 - w1) / 2;
+    return `M${x1 + w1} ${y1 + half}C${x1 + w1 + bend} ${y1 + half} ${x2 - bend} ${y2 + half} ${x2} ${y2 + half}`;
+  }
+  if (to === "slice") return `M${x1 + w1} ${y1 + half}H${layout.width - 10}V${y2 + half}H${x2 + w2}`;
+  return `M${x1 + 10} ${y1 + boxHeight}V${y2 + half}H${x2}`;
 }
 
 function button(label, key, action) {
@@ -109,31 +122,55 @@ function targetBox(y, target) {
     button(label, "target " + target.name, explainLink(target.name)));
 }
 
-// picture draws one ExternalBackend.
-export function picture(head, endpoints) {
+const nameOf = (target, head) => head.names?.find((each) => each.target === target.name);
+
+// linesOf returns how many lines a target takes.
+function linesOf({ target, nodes }, head) {
+  if (layout.stacked) return (nameOf(target, head) ? 1 : 0) + nodes.length + 1;
+  return Math.max(1, nodes.length);
+}
+
+// places returns where slices and the Service begin, and how high the picture is.
+function places(tiers, head, sliceRows) {
+  const rows = tiers.reduce((sum, { rows, hidden }) =>
+    sum + 1 + rows.reduce((n, row) => n + linesOf(row, head), 0) + (hidden.length ? 1 : 0), 0);
+  if (layout.stacked) {
+    const slices = layout.top + (rows + 1) * rowHeight;
+    const service = slices + (sliceRows + 1) * rowHeight;
+    return { slices, service, height: service + rowHeight };
+  }
+  const height = layout.top + Math.max(rows, sliceRows) * rowHeight + 12;
+  const slices = layout.top + Math.max(0, (height - layout.top - sliceRows * rowHeight) / 2);
+  return { slices, service: layout.top + (height - layout.top - boxHeight) / 2, height };
+}
+
+// headings names the columns, or what follows the targets in a stack.
+function headings(at) {
+  const heading = (column, y, text) => s("text", { class: "head", x: layout[column][0], y }, text);
+  if (layout.stacked) return [heading("slice", at.slices - 13, "SLICES"), heading("service", at.service - 13, "SERVICE")];
+  return [["name", "NAME"], ["endpoint", "ADDRESS"], ["target", "TARGET"], ["slice", "SLICE"], ["service", "SERVICE"]]
+    .map(([column, text]) => heading(column, 20, text));
+}
+
+// picture draws one ExternalBackend, as a stack if that is what has room.
+export function picture(head, endpoints, stacked) {
+  layout = stacked ? stackLayout : columnsLayout;
   const bands = s("g"), edges = s("g"), boxes = s("g");
   const own = head.slices?.own ?? [];
   const shownSlices = own.slice(0, mostSlices);
-  const tiers = layout(head, endpoints);
-  const rowsHigh = tiers.reduce((sum, { rows, hidden }) =>
-    sum + 1 + rows.reduce((n, row) => n + Math.max(1, row.nodes.length), 0) + (hidden.length ? 1 : 0), 0);
-  const sliceRows = Math.max(1, shownSlices.length + (own.length > shownSlices.length ? 1 : 0));
-  const height = top + Math.max(rowsHigh, sliceRows) * rowHeight + 12;
-  const start = top + Math.max(0, (height - top - sliceRows * rowHeight) / 2);
+  const tiers = tiersOf(head, endpoints);
+  const at = places(tiers, head, Math.max(1, shownSlices.length + (own.length > shownSlices.length ? 1 : 0)));
   const sliceY = (name) => {
     const index = shownSlices.findIndex((slice) => slice.name === name);
-    return start + (index < 0 ? shownSlices.length : index) * rowHeight;
+    return at.slices + (index < 0 ? shownSlices.length : index) * rowHeight;
   };
-  const serviceY = top + (height - top - boxHeight) / 2;
-  for (const [column, text] of [["name", "NAME"], ["endpoint", "ADDRESS"], ["target", "TARGET"], ["slice", "SLICE"], ["service", "SERVICE"]]) {
-    boxes.append(s("text", { class: "head", x: columns[column][0], y: 20 }, text));
-  }
+  boxes.append(...headings(at));
 
-  let y = top;
+  let y = layout.top;
   for (const { tier, rows, hidden } of tiers) {
     const began = y;
     const text = `Tier ${tier.number}${tier.active ? ", active" : ""}${tier.pinned ? ", pinned" : ""}`;
-    boxes.append(s("text", { class: "head", x: columns.target[0], y: y + 21 }, text));
+    boxes.append(s("text", { class: "head", x: layout.band[0] + 12, y: y + 21 }, text));
     y += rowHeight;
     for (const row of rows) y = drawTarget(row, y, head, { edges, boxes, sliceY });
     if (hidden.length) {
@@ -141,31 +178,33 @@ export function picture(head, endpoints) {
       y += rowHeight;
     }
     bands.append(s("rect", {
-      class: "band" + (tier.active ? "" : " idle"), x: columns.target[0] - 12, y: began + 3, width: columns.target[1] + 24,
+      class: "band" + (tier.active ? "" : " idle"), x: layout.band[0], y: began + 3, width: layout.band[1],
       height: y - began - 4, rx: 10,
     }));
   }
-  drawSlices(head, shownSlices, { edges, boxes, sliceY, serviceY });
-  return s("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Traffic of ${state.open}` },
+  drawSlices(head, shownSlices, { edges, boxes, sliceY, serviceY: at.service });
+  return s("svg", { viewBox: `0 0 ${layout.width} ${at.height}`, role: "group", "aria-label": `Traffic of ${state.open}` },
     bands, edges, boxes);
 }
 
 function drawTarget({ target, nodes }, began, head, { edges, boxes, sliceY }) {
-  const lines = Math.max(1, nodes.length);
-  const targetY = began + ((lines - 1) * rowHeight) / 2;
-  const name = head.names?.find((each) => each.target === target.name);
+  const lines = linesOf({ target, nodes }, head);
+  const name = nameOf(target, head);
+  const targetY = began + ((lines - 1) * rowHeight) / (layout.stacked ? 1 : 2);
+  const nameY = layout.stacked ? began : targetY;
+  const endpointsY = began + (layout.stacked && name ? rowHeight : 0);
   if (name) {
     const tone = { Current: "good", Stale: "warn", Failed: "bad" }[name.quality] ?? "unknown";
-    boxes.append(box("name", targetY, tone, [[shorten(name.name, 19), 9], [name.quality, 8, "small", "end"]]));
-    if (!nodes.length) edges.append(edge("name", targetY, "target", targetY, false));
+    boxes.append(box("name", nameY, tone, [[shorten(name.name, 19), 9], [name.quality, 8, "small", "end"]]));
+    if (!nodes.length) edges.append(edge("name", nameY, "target", targetY, false));
   }
   boxes.append(targetBox(targetY, target));
   const perSlice = new Map();
   nodes.forEach((node, index) => {
-    const y = began + index * rowHeight;
+    const y = endpointsY + index * rowHeight;
     const traffic = node.endpoints.some((endpoint) => endpoint.ready);
     boxes.append(endpointBox(y, node));
-    if (name) edges.append(edge("name", targetY, "endpoint", y, traffic));
+    if (name) edges.append(edge("name", nameY, "endpoint", y, traffic));
     edges.append(edge("endpoint", y, "target", targetY, traffic));
     for (const endpoint of node.endpoints) {
       const at = sliceY(endpoint.slice);

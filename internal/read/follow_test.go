@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -178,5 +179,17 @@ func TestFollowerSaysWhatIsNotThere(t *testing.T) {
 			t.Errorf("%v: %v", key, err)
 		}
 		stop()
+	}
+}
+
+// If the ExternalBackends can't be listed, the page is told that what it shows may be out of date.
+func TestRowsSayWhyTheyMayBeOutOfDate(t *testing.T) {
+	w := newWorld(t, nil, "*v1alpha1.ExternalBackendList")
+	source := NewSource(w, "shop")
+	told := make(chan struct{}, 100)
+	defer source.Start(t.Context(), func() { told <- struct{}{} })()
+	<-told
+	if rows, notice := source.Rows(); len(rows) > 0 || !strings.Contains(notice, "forbidden") {
+		t.Errorf("%v, %q", rows, notice)
 	}
 }

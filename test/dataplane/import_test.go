@@ -34,7 +34,8 @@ const (
 )
 
 // The import of 200 generated Services, with all that the plugin then tells the user to do, loses
-// no request. What kube-proxy reads behind each of them is the same at every moment.
+// no request. Those with traffic go on with serviceRef, as docs/migration.md says. What kube-proxy
+// reads behind each Service is the same at every moment.
 func TestImportsOfGeneratedServicesLoseNoRequest(t *testing.T) {
 	h := harness.New(t)
 	h.StartManager()
@@ -54,6 +55,12 @@ func TestImportsOfGeneratedServicesLoseNoRequest(t *testing.T) {
 	importAll(h, all)
 	for name, s := range all {
 		h.Eventually("the import of "+name, func() error { return taken(h, name, s.Routed) })
+	}
+	for _, name := range loadedNames() {
+		attachSecond(h, name)
+	}
+	for _, name := range loadedNames() {
+		h.Eventually("the slices of "+name+" to be those of the second", func() error { return isAttached(h, name) })
 	}
 	load.waitMore()
 	wantSameRoutes()
@@ -104,13 +111,58 @@ func taken(h *harness.Test, name string, routed []string) error {
 	return nil
 }
 
+// loadedNames returns the names of the generated Services that get traffic.
+func loadedNames() (names []string) {
+	for seed := 0; seed < imported; seed += loaded {
+		names = append(names, fmt.Sprintf("web-%d", seed))
+	}
+	return names
+}
+
+// attachSecond deletes the ExternalBackend that has adopted a Service, with deletionPolicy Retain,
+// and attaches a second one with the same targets to the Service.
+func attachSecond(h *harness.Test, service string) {
+	h.T.Helper()
+	first := h.Backend(service)
+	patched := first.DeepCopy()
+	patched.Spec.DeletionPolicy = v1alpha1.DeletionPolicyRetain
+	if err := h.Client.Patch(h.T.Context(), patched, client.MergeFrom(first)); err != nil {
+		h.T.Fatal(err)
+	}
+	h.WaitReady(service) // Retain is in force once the manager has seen it
+	if err := h.Client.Delete(h.T.Context(), patched); err != nil {
+		h.T.Fatal(err)
+	}
+	h.Eventually("the end of the first "+service, func() error {
+		err := h.Client.Get(h.T.Context(), h.Key(service), &v1alpha1.ExternalBackend{})
+		if err == nil {
+			return errors.New("it is there")
+		}
+		return client.IgnoreNotFound(err)
+	})
+
+	second := &v1alpha1.ExternalBackend{Spec: first.Spec}
+	second.Name = service + "-servers"
+	second.Spec.Service, second.Spec.ServiceRef = nil, &v1alpha1.ServiceReference{Name: service}
+	h.ApplyObject(second)
+}
+
+// isAttached returns an error unless all slices behind a Service are those of the second one.
+func isAttached(h *harness.Test, service string) error {
+	for _, slice := range h.Slices(service) {
+		if of := slice.Labels[v1alpha1.LabelName]; of != service+"-servers" {
+			return fmt.Errorf("slice %s is of %q", slice.Name, of)
+		}
+	}
+	return h.OnlyOurs(service)
+}
+
 // startLoadOn sends requests to every port, of every family, of a handful of Services in turn.
 func startLoadOn(h *harness.Test, all map[string]importertest.Service) load {
 	h.T.Helper()
 	var sends []lab.Send
 	var addrs []string
-	for seed := 0; seed < imported; seed += loaded {
-		name := fmt.Sprintf("web-%d", seed)
+	for _, name := range loadedNames() {
 		for i, port := range []string{"http", "grpc", "admin"} {
 			for _, addr := range clusterAddrs(h, name, 80+i) {
 				if !isRouted(all[name].Routed, port, strings.HasPrefix(addr, "[")) {

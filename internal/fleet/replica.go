@@ -92,11 +92,11 @@ func New(options Options) *Replica {
 // Share returns who works for what now.
 func (r *Replica) Share() *Share { return r.share.Load() }
 
-// OnChange sets what is called, once at a time, when the share has changed, and when the replica may
-// write again. It is set before Start.
+// OnChange sets what is called, once at a time, when the share has changed, and when the replica
+// may write again. It is set before Start.
 func (r *Replica) OnChange(changed func(mayWriteAgain bool)) { r.changed = changed }
 
-// MayWrite returns an error if the replica must not write, because others may take over what it has.
+// MayWrite returns an error if the replica must not write, because others may take over its share.
 func (r *Replica) MayWrite() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

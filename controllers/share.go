@@ -22,8 +22,8 @@ type Fleet interface {
 	MayWrite() error
 }
 
-// ownsBackend reports whether this replica works for an ExternalBackend. Those on one Service belong
-// to the same replica, because they are planned together.
+// ownsBackend reports whether this replica works for an ExternalBackend. Those on one Service have
+// the same replica, because they are planned together.
 func (r *Reconciler) ownsBackend(b *v1alpha1.ExternalBackend) bool {
 	return r.owns(types.NamespacedName{Namespace: b.Namespace, Name: b.EffectiveServiceName()})
 }
@@ -33,8 +33,8 @@ func (r *Reconciler) owns(key types.NamespacedName) bool {
 	return r.Fleet == nil || r.Fleet.Share().Owns(key)
 }
 
-// works reports whether this replica works. elected is closed once it is the leader, or at the start
-// where there is none.
+// works reports whether this replica works. elected is closed once it is the leader, or at the
+// start if there is no election.
 func (r *Reconciler) works(elected <-chan struct{}) bool {
 	if r.Fleet != nil {
 		return r.Fleet.Share().Works()

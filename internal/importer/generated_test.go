@@ -116,3 +116,31 @@ func TestPortsOfOneAddressAreJoined(t *testing.T) {
 		t.Errorf("%d targets, and refused is %v", n, results[0].Refusals)
 	}
 }
+
+// TestNobodyWaitsForReadyInVain tells the user to wait for Ready only if an endpoint is ready now.
+func TestNobodyWaitsForReadyInVain(t *testing.T) {
+	for conditions, want := range map[string]bool{
+		"": true, "ready: false, serving: true, terminating: true": false, "ready: false": false,
+	} {
+		objects, err := objectsOf([]byte(`{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [198.51.100.1], conditions: {` + conditions + `}}]
+`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		results, err := Import(objects, Options{Namespace: "shop"})
+		if err != nil || len(results) != 1 || len(results[0].Refusals) > 0 {
+			t.Fatal(results, err)
+		}
+		text := textOf(t, &results[0])
+		if strings.Contains(text, "kubectl wait") != want || strings.Contains(text, "No endpoint is ready") == want {
+			t.Errorf("conditions {%s}: it says\n%s", conditions, text)
+		}
+	}
+}

@@ -186,7 +186,7 @@ test-unit: ## Run the tests that need no cluster and no root
 .PHONY: bench
 bench: ## Run all benchmarks; BENCH=regexp runs only the Go benchmarks that match
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
-	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-probes bench-scale bench-names bench-siblings)
+	$(if $(filter .,$(BENCH)),$(MAKE) bench-slices bench-probes bench-scale bench-names bench-siblings bench-fleet)
 
 .PHONY: bench-slices
 bench-slices: ## Run the slice planner and upstream's reconciler on the same traces, some ten minutes
@@ -212,6 +212,12 @@ bench-names: packages ## Measure on a development cluster how soon changed DNS r
 bench-siblings: packages ## Measure how soon a sibling publishes what a deleted ExternalBackend published, some three minutes (root)
 	cd test && go build -trimpath -o ../bin/siblings ./bench/siblings
 	bin/siblings
+
+.PHONY: bench-fleet
+bench-fleet: packages ## Measure how soon the share of a lost replica is followed, some six minutes (root)
+	go test ./internal/fleet -run '^TestOwnership' -v -bench . -count=1
+	cd test && go build -trimpath -o ../bin/fleet ./bench/fleet
+	bin/fleet
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME

@@ -158,7 +158,7 @@ func (p *policyReporter) namespaces(ctx context.Context) ([]policy.Namespace, er
 	return out, nil
 }
 
-// addBackend counts an ExternalBackend. If this process has not judged it yet, its status stands in.
+// addBackend counts an ExternalBackend. Its status stands in until this process has judged it.
 func (p *policyReporter) addBackend(n *policy.Namespace, b *v1alpha1.ExternalBackend) {
 	d, judged := p.refusals.of(client.ObjectKeyFromObject(b))
 	if !judged {

@@ -39,6 +39,8 @@ type record struct {
 type sighting struct {
 	record
 	at time.Time // zero where the record was too old when it was seen first
+	// renews reports whether the Lease was seen to change, or was fresh when it was seen first.
+	renews bool
 }
 
 // see notes what a Lease says now.
@@ -47,8 +49,10 @@ func (s *sighting) see(r record, now time.Time) {
 	switch {
 	case first && now.Sub(r.renewed) > r.duration+maxClockError:
 		s.at = time.Time{}
-	case first || s.holder != r.holder || !s.renewed.Equal(r.renewed):
-		s.at = now
+	case first:
+		s.at, s.renews = now, now.Sub(r.renewed).Abs() < contactPeriod
+	case s.holder != r.holder || !s.renewed.Equal(r.renewed):
+		s.at, s.renews = now, true
 	}
 	s.record = r
 }
@@ -126,6 +130,9 @@ func (r *roster) beginRenewal(now time.Time) bool {
 		wait = retryPeriod
 	}
 	since := now.Sub(r.attempted)
+	if r.attempted.IsZero() && !r.knowsOthers(now) {
+		return false
+	}
 	if r.renewing || !r.attempted.IsZero() && since < wait {
 		return false
 	}
@@ -134,6 +141,17 @@ func (r *roster) beginRenewal(now time.Time) bool {
 		r.pauses++
 	}
 	r.attempted, r.renewing = now, true
+	return true
+}
+
+// knowsOthers reports whether the replica knows of each Lease whether its owner lives. It joins only
+// then. Else it would leave to one that is gone what the others leave to it.
+func (r *roster) knowsOthers(now time.Time) bool {
+	for _, s := range r.others {
+		if s.held(now) && !s.renews {
+			return false
+		}
+	}
 	return true
 }
 

@@ -17,6 +17,9 @@ const (
 	step = 100 * time.Millisecond
 	// maxDelay is how long a watch needs to show a change, and a renewal to arrive, at most.
 	maxDelay = time.Second
+	// settled is how long after the last change each ExternalBackend has its replica: 18 s, and what
+	// the news of a Lease and a renewal may take in this world.
+	settled = 18*time.Second + 2*maxDelay
 )
 
 // world is a fleet and its API server, in simulated time.
@@ -223,7 +226,7 @@ func (w *world) disturb() string {
 
 // Replicas join, leave, die, pause, are cut off and lose the API server at random. Their clocks
 // disagree. Two of them never write for one ExternalBackend for longer than a watch needs to tell
-// them. 18 s after the last change each ExternalBackend has one replica that writes.
+// them. Once all has settled, each ExternalBackend has one replica that writes.
 func TestEachBackendHasOneWriter(t *testing.T) {
 	n := *histories
 	if testing.Short() {
@@ -254,10 +257,10 @@ func TestEachBackendHasOneWriter(t *testing.T) {
 		for _, s := range w.replicas {
 			s.cut, s.paused = false, false
 		}
-		w.run(18*time.Second, check)
+		w.run(settled, check)
 		for i, writers := range w.writers(all) {
 			if writers != 1 {
-				t.Fatalf("seed %d: 18 s after the last change, %d replicas write for %s; %q", seed, writers, all[i], story)
+				t.Fatalf("seed %d: when all has settled, %d replicas write for %s; %q", seed, writers, all[i], story)
 			}
 		}
 	}
@@ -327,6 +330,40 @@ func TestShareOfLostReplicaIsTakenOver(t *testing.T) {
 				t.Errorf("orderly %t: %d replicas write for %s", orderly, writers, all[i])
 			}
 		}
+	}
+}
+
+// A replica that starts after another one has died joins when it knows that, so nobody waits for the
+// one that is gone. Beside replicas that live it joins at once.
+func TestNewReplicaKnowsWhoIsGone(t *testing.T) {
+	all := keys(20)
+	w := newWorld(1)
+	for i := range 3 {
+		w.join(fmt.Sprint("replica-", i))
+	}
+	w.run(30*time.Second, nil)
+	w.leave(w.replicas[0], false)
+	w.run(leaseDuration+2*maxDelay, nil)
+	w.join("replica-3")
+	without := make([]time.Duration, len(all))
+	w.run(leaseDuration+4*maxDelay, func() {
+		for i, writers := range w.writers(all) {
+			if writers > 0 {
+				without[i] = 0
+			} else if without[i] += step; without[i] > handover+3*maxDelay {
+				t.Fatalf("nobody writes for %s for %v", all[i], without[i])
+			}
+		}
+	})
+	if share := w.replicas[2].share(w.replicas[2].clock(w.now)); !share.works || len(share.members) != 3 {
+		t.Errorf("the new replica works %t, among %d", share.works, len(share.members))
+	}
+
+	now := time.Now()
+	r := newRoster("a", "a_1")
+	r.seeOther("b", record{"b_1", now.Add(-3 * time.Second), leaseDuration}, now)
+	if !r.beginRenewal(now) {
+		t.Error("a replica does not join beside one that lives")
 	}
 }
 

@@ -338,13 +338,18 @@ func TestShareOfLostReplicaIsTakenOver(t *testing.T) {
 func TestNewReplicaKnowsWhoIsGone(t *testing.T) {
 	all := keys(20)
 	w := newWorld(1)
+	joinInTime := func(name string) *simulated { // the clocks agree
+		s := w.join(name)
+		s.offset, s.rate = 0, 1
+		return s
+	}
 	for i := range 3 {
-		w.join(fmt.Sprint("replica-", i))
+		joinInTime(fmt.Sprint("replica-", i))
 	}
 	w.run(30*time.Second, nil)
 	w.leave(w.replicas[0], false)
 	w.run(leaseDuration+2*maxDelay, nil)
-	w.join("replica-3")
+	newcomer := joinInTime("replica-3")
 	without := make([]time.Duration, len(all))
 	w.run(leaseDuration+4*maxDelay, func() {
 		for i, writers := range w.writers(all) {
@@ -355,7 +360,7 @@ func TestNewReplicaKnowsWhoIsGone(t *testing.T) {
 			}
 		}
 	})
-	if share := w.replicas[2].share(w.replicas[2].clock(w.now)); !share.works || len(share.members) != 3 {
+	if share := newcomer.share(newcomer.clock(w.now)); !share.works || len(share.members) != 3 {
 		t.Errorf("the new replica works %t, among %d", share.works, len(share.members))
 	}
 

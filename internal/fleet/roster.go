@@ -144,8 +144,8 @@ func (r *roster) beginRenewal(now time.Time) bool {
 	return true
 }
 
-// knowsOthers reports whether the replica knows of each Lease whether its owner lives. It joins only
-// then. Else it would leave to one that is gone what the others leave to it.
+// knowsOthers reports whether the replica knows of each Lease whether its replica lives. It joins
+// only then. Else it would leave to one that is gone what the others leave to it.
 func (r *roster) knowsOthers(now time.Time) bool {
 	for _, s := range r.others {
 		if s.held(now) && !s.renews {

@@ -19,7 +19,7 @@ const (
 	maxDelay = time.Second
 	// settled is how long after the last change each ExternalBackend has its replica: 18 s, and what
 	// the news of a Lease and a renewal may take in this world.
-	settled = 18*time.Second + 2*maxDelay
+	settled = 18*time.Second + 4*maxDelay
 )
 
 // world is a fleet and its API server, in simulated time.
@@ -45,6 +45,7 @@ type simulated struct {
 	failed   bool
 	news     []news // on their way
 	wasCut   bool
+	listed   bool // it has seen the Leases once
 }
 
 // news is a change of a Lease on its way through a watch.
@@ -150,6 +151,10 @@ func (w *world) step(s *simulated) {
 		return
 	}
 
+	s.listed = s.listed || !unreachable && (len(s.news) == 0 || !w.now.Before(s.news[0].at))
+	if !s.listed {
+		return
+	}
 	now := s.clock(w.now)
 	for len(s.news) > 0 && !w.now.Before(s.news[0].at) && !unreachable {
 		n := s.news[0]
@@ -333,8 +338,8 @@ func TestShareOfLostReplicaIsTakenOver(t *testing.T) {
 	}
 }
 
-// A replica that starts after another one has died joins when it knows that, so nobody waits for the
-// one that is gone. Beside replicas that live it joins at once.
+// A replica that starts after another one has died joins when it knows that. So nobody waits for
+// the one that is gone. Beside replicas that live, it joins at once.
 func TestNewReplicaKnowsWhoIsGone(t *testing.T) {
 	all := keys(20)
 	w := newWorld(1)

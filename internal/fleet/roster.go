@@ -72,6 +72,7 @@ type roster struct {
 	others map[string]*sighting
 	leader sighting // the Lease of a manager that works alone
 
+	looked    bool      // it has seen the Leases that were there when it started
 	attempted time.Time // when the last renewal began
 	renewing  bool      // it has not ended
 	failed    bool      // it has failed
@@ -89,12 +90,13 @@ func newRoster(self, holder string) *roster {
 
 // seeOther notes what the Lease of another replica says.
 func (r *roster) seeOther(name string, is record, now time.Time) {
-	s := r.others[name]
-	if s == nil {
+	s, known := r.others[name]
+	if !known {
 		s = &sighting{}
 		r.others[name] = s
 	}
 	s.see(is, now)
+	s.renews = s.renews || !known && r.looked // it has just been made
 }
 
 // seeLeader notes what the Lease says by which one manager works alone.
@@ -130,6 +132,7 @@ func (r *roster) beginRenewal(now time.Time) bool {
 		wait = retryPeriod
 	}
 	since := now.Sub(r.attempted)
+	r.looked = true
 	if r.attempted.IsZero() && !r.knowsOthers(now) {
 		return false
 	}

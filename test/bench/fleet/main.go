@@ -28,7 +28,7 @@ import (
 const (
 	namespace = "fleet"
 	replicas  = 3
-	backends  = 30
+	backends  = 120
 	firstPort = 8001
 	rounds    = 10               // of each way to end
 	patience  = 40 * time.Second // bounds each wait
@@ -43,11 +43,12 @@ type bench struct {
 	servers  []*lab.Server
 	slices   watch.Interface
 	ready    map[string]bool // by ExternalBackend, as the watch has shown it
+	failed   map[int]bool    // the targets that failed before: one that returns often is held back
 	written  int
 }
 
 func run(ctx context.Context, l *lab.Lab) (err error) {
-	b := &bench{lab: l, ready: map[string]bool{}}
+	b := &bench{lab: l, ready: map[string]bool{}, failed: map[int]bool{}}
 	defer func() {
 		for _, m := range b.managers {
 			err = errors.Join(err, m.Stop())
@@ -156,6 +157,7 @@ func (b *bench) round(ctx context.Context, end func(*lab.Manager) error) (time.D
 	if err != nil {
 		return 0, err
 	}
+	b.failed[victim] = true
 	began := time.Now()
 	b.servers[victim].SetSick(true)
 	ended := make(chan error, 1)
@@ -195,7 +197,7 @@ func (b *bench) shareOf(ctx context.Context, m *lab.Manager) (int, error) {
 			owned += int(metrics["externalbackend_owned"])
 			working += int(metrics["externalbackend_replica_working"])
 			if other == m {
-				own = anyOf(metrics)
+				own = b.anyOf(metrics)
 			}
 		}
 		if owned == backends && working == replicas && own >= 0 {
@@ -209,9 +211,12 @@ func (b *bench) shareOf(ctx context.Context, m *lab.Manager) (int, error) {
 	}
 }
 
-// anyOf returns the first ExternalBackend of which there are series, or -1.
-func anyOf(metrics map[string]float64) int {
+// anyOf returns an ExternalBackend of which there are series and whose target has not failed, or -1.
+func (b *bench) anyOf(metrics map[string]float64) int {
 	for i := range backends {
+		if b.failed[i] {
+			continue
+		}
 		for series := range metrics {
 			if strings.HasPrefix(series, "externalbackend_ready{") && strings.Contains(series, strconv.Quote(name(i))) {
 				return i

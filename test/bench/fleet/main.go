@@ -211,7 +211,7 @@ func (b *bench) shareOf(ctx context.Context, m *lab.Manager) (int, error) {
 	}
 }
 
-// anyOf returns an ExternalBackend of which there are series and whose target has not failed, or -1.
+// anyOf returns an ExternalBackend that has series and whose target has not failed, or -1.
 func (b *bench) anyOf(metrics map[string]float64) int {
 	for i := range backends {
 		if b.failed[i] {

@@ -39,8 +39,8 @@ type sight struct {
 	returned  int     // how many of these have answered in the blindness
 }
 
-// witness is what sight knows of one endpoint.
-type witness struct {
+// evidence is what sight knows of one endpoint.
+type evidence struct {
 	healthy   bool
 	last      heard
 	at        instant // the time of the last answer, or the start of the first unanswered probe
@@ -63,7 +63,7 @@ type failureDomain struct {
 }
 
 // judged notes that an endpoint has become Healthy, or is no longer Healthy.
-func (s *sight) judged(w *witness, d failureDomain, healthy bool) {
+func (s *sight) judged(w *evidence, d failureDomain, healthy bool) {
 	if w.healthy == healthy {
 		return
 	}
@@ -74,16 +74,16 @@ func (s *sight) judged(w *witness, d failureDomain, healthy bool) {
 }
 
 // remove forgets an endpoint.
-func (s *sight) remove(w *witness, d failureDomain) {
+func (s *sight) remove(w *evidence, d failureDomain) {
 	if s.awaits(w) {
 		s.unheard--
 	}
 	s.judged(w, d, false)
-	*w = witness{}
+	*w = evidence{}
 }
 
 // answered notes an answer of an endpoint. A refusal is one.
-func (s *sight) answered(w *witness, d failureDomain, now instant) {
+func (s *sight) answered(w *evidence, d failureDomain, now instant) {
 	if s.awaits(w) {
 		w.blindness = s.blindness
 		s.returned++
@@ -92,12 +92,12 @@ func (s *sight) answered(w *witness, d failureDomain, now instant) {
 }
 
 // awaits reports whether an endpoint was silent when this blindness began, and is still silent.
-func (s *sight) awaits(w *witness) bool {
+func (s *sight) awaits(w *evidence) bool {
 	return s.blind && w.healthy && w.blindness != s.blindness && (w.last != anAnswer || w.at <= s.since)
 }
 
 // unanswered notes that a probe that began at started has no answer so far.
-func (s *sight) unanswered(w *witness, d failureDomain, started instant) {
+func (s *sight) unanswered(w *evidence, d failureDomain, started instant) {
 	if w.last == silence || w.last == anAnswer && started < w.at || started <= s.ended {
 		return
 	}
@@ -105,16 +105,16 @@ func (s *sight) unanswered(w *witness, d failureDomain, started instant) {
 }
 
 // clearHeard drops what the prober has heard from an endpoint.
-func (s *sight) clearHeard(w *witness, d failureDomain) { s.hear(w, d, nothingYet, 0) }
+func (s *sight) clearHeard(w *evidence, d failureDomain) { s.hear(w, d, nothingYet, 0) }
 
-func (s *sight) hear(w *witness, d failureDomain, last heard, at instant) {
+func (s *sight) hear(w *evidence, d failureDomain, last heard, at instant) {
 	s.count(w, d, false)
 	w.last, w.at = last, at
 	s.count(w, d, true)
 }
 
 // count adds a Healthy endpoint to the counts of answers and silences, or removes it from them.
-func (s *sight) count(w *witness, d failureDomain, add bool) {
+func (s *sight) count(w *evidence, d failureDomain, add bool) {
 	switch {
 	case !w.healthy:
 	case w.last == anAnswer:
@@ -129,7 +129,7 @@ func (s *sight) count(w *witness, d failureDomain, add bool) {
 // reports whether the endpoint may become Unhealthy. Where nearly all others are silent, too, it
 // makes the prober blind. Where it can't decide yet, it notes the time of the doubt. started is
 // when the endpoint's last probe began.
-func (s *sight) judgeSilence(w *witness, started, now instant) bool {
+func (s *sight) judgeSilence(w *evidence, started, now instant) bool {
 	if s.blind {
 		return false
 	}

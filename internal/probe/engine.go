@@ -20,6 +20,9 @@ type Engine struct {
 	stale  []*probed         // the loop has to end their probes in flight and kept connections
 	net    network           // nil while the engine does not run
 	sight  sight
+
+	consulted map[subject]*probed // those that witnesses are asked about
+	heard     []*probed           // opinions about them have come, and are not considered yet
 }
 
 // New returns an engine. It records what Sync sets, and probes once it is started.
@@ -29,11 +32,12 @@ func New(options Options) *Engine {
 	}
 	options.MaxConcurrent = min(options.MaxConcurrent, fileLimit()/2)
 	return &Engine{
-		options: options,
-		metrics: newMetrics(options.Registerer),
-		epoch:   time.Now().Add(-epochOffset),
-		owners:  map[types.NamespacedName]*owner{},
-		sight:   sight{blindPercent: options.BlindThreshold},
+		options:   options,
+		metrics:   newMetrics(options.Registerer),
+		epoch:     time.Now().Add(-epochOffset),
+		owners:    map[types.NamespacedName]*owner{},
+		consulted: map[subject]*probed{},
+		sight:     sight{blindPercent: options.BlindThreshold},
 	}
 }
 
@@ -54,7 +58,7 @@ func (e *Engine) States(owner types.NamespacedName) []State {
 	states := make([]State, len(o.probed))
 	for i, ep := range o.probed {
 		states[i] = ep.machine.state()
-		states[i].Blind = e.sight.blind && ep.witness.last == silence && ep.machine.verdict() != Unhealthy
+		states[i].Blind = e.sight.blind && ep.evidence.last == silence && ep.machine.verdict() != Unhealthy
 	}
 	return states
 }
@@ -124,7 +128,8 @@ func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 	for _, ep := range old {
 		if ep.gone {
 			e.due.Remove(ep)
-			e.sight.remove(&ep.witness, ep.failureDomain())
+			e.sight.remove(&ep.evidence, ep.failureDomain())
+			e.endConsultationLocked(ep)
 			e.cancelLocked(ep)
 		}
 	}
@@ -133,8 +138,11 @@ func (e *Engine) mergeLocked(o *owner, endpoints []Endpoint) {
 // addLocked gives ep a machine, and schedules its first probe.
 func (e *Engine) addLocked(ep *probed) {
 	now := e.now()
-	ep.machine = machine{rawVerdict: ep.Seed}.spread(ep.owner.rules, ep.offset(), now)
-	e.sight.judged(&ep.witness, ep.failureDomain(), ep.Seed == Healthy)
+	ep.machine = machine{rawVerdict: ep.Seed}
+	if !e.options.AtOnce {
+		ep.machine = ep.machine.spread(ep.owner.rules, ep.offset(), now)
+	}
+	e.sight.judged(&ep.evidence, ep.failureDomain(), ep.Seed == Healthy)
 	e.scheduleLocked(ep, now)
 }
 
@@ -149,7 +157,8 @@ func (e *Engine) updateLocked(ep *probed, endpoint *Endpoint, difference change)
 		ep.machine = ep.machine.forgetCounts()
 	}
 	if difference == question || ep.owner.suspended {
-		e.sight.clearHeard(&ep.witness, ep.failureDomain())
+		e.endConsultationLocked(ep)
+		e.sight.clearHeard(&ep.evidence, ep.failureDomain())
 		e.cancelLocked(ep)
 	}
 	if difference > nothing {
@@ -180,7 +189,7 @@ func (e *Engine) scheduleLocked(ep *probed, now instant) {
 	switch {
 	case ep.owner.suspended:
 		ep.due = never
-	case e.sight.blind && ep.witness.last == silence:
+	case e.sight.blind && ep.evidence.last == silence:
 		ep.due = ep.machine.regular(ep.owner.rules, ep.offset(), now)
 	default:
 		ep.due = ep.machine.next(ep.owner.rules, ep.offset(), now)

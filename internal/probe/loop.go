@@ -17,12 +17,13 @@ type loop struct {
 	fast fairqueue.Queue[*probed]
 	slow *slowProbePool
 
-	ended   []*attempt // with outcomes that are not taken over yet
-	overdue []*attempt // unanswered for long, and not noted yet
-	begun   []*attempt // to be handed to the network
-	notify  map[types.NamespacedName]struct{}
-	looked  instant // when the loop looked at the schedule last
-	waiting bool    // more probes are due than may begin in one run
+	ended     []*attempt // with outcomes that are not taken over yet
+	overdue   []*attempt // unanswered for long, and not noted yet
+	begun     []*attempt // to be handed to the network
+	questions []Question // to be asked
+	notify    map[types.NamespacedName]struct{}
+	looked    instant // when the loop looked at the schedule last
+	waiting   bool    // more probes are due than may begin in one run
 }
 
 func newLoop(e *Engine, net network) *loop {

@@ -128,7 +128,7 @@ func (m machine) end(r rules, generation uint32, o outcome, now instant) machine
 		case m.rawVerdict == Unhealthy:
 			m = m.updateReason(r, o.cause)
 		case m.consecutive(failure) >= r.fall:
-			m.rawVerdict, m.held, m.cause, m.doubtful = Unhealthy, false, o.cause, false
+			m = m.condemn(o.cause)
 		}
 	}
 	return m.release(now)
@@ -144,6 +144,12 @@ func (m machine) count(o outcome) machine {
 	}
 	m.streak++
 	m.sameReason++
+	return m
+}
+
+// condemn turns the raw verdict to Unhealthy.
+func (m machine) condemn(c cause) machine {
+	m.rawVerdict, m.held, m.cause, m.doubtful = Unhealthy, false, c, false
 	return m
 }
 

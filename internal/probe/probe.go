@@ -172,7 +172,12 @@ type Options struct {
 	// Blind is called when the prober becomes blind, and when it is no longer blind. It gets how many
 	// endpoints are silent and how many are Healthy. The engine's loop calls it, so it must not
 	// block. It may be nil.
-	Blind      func(blind bool, silent, healthy int)
+	Blind func(blind bool, silent, healthy int)
+	// Witnesses are asked about endpoints that are silent. nil: this replica decides alone.
+	Witnesses Witnesses
+	// AtOnce makes the first probe of an endpoint begin at once, where it would be spread over a part of
+	// the period.
+	AtOnce     bool
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        logr.Logger
 }

@@ -23,12 +23,13 @@ type owner struct {
 type probed struct {
 	// Guarded by Engine.mu.
 	Endpoint
-	owner   *owner
-	machine machine
-	witness witness
-	gone    bool    // no longer wanted
-	queued  bool    // in one of the loop's queues
-	due     instant // when its next probe is due; where it is queued, since when its probe is due
+	owner        *owner
+	machine      machine
+	evidence     evidence
+	consultation *consultation // nil while nobody is asked about it
+	gone         bool          // no longer wanted
+	queued       bool          // in one of the loop's queues
+	due          instant       // when its next probe is due; where it is queued, since when its probe is due
 
 	position priorityqueue.Position // in Engine.due
 

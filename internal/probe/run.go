@@ -64,7 +64,7 @@ func (e *Engine) run(ctx context.Context, net network) error {
 //  2. It cancels what Sync has made stale.
 //  3. It ends the probes whose time is over.
 //  4. It takes over the outcomes of probes, and begins the probes that are due and have a place.
-//  5. It notifies of the owners whose states have changed.
+//  5. It asks witnesses about silent endpoints, and notifies of the owners whose states have changed.
 //
 // It takes what has happened on the network before it counts time against the probes.
 func (l *loop) runOnce() {
@@ -93,7 +93,12 @@ func (l *loop) runOnce() {
 	for _, ep := range happened.hints {
 		l.hintLocked(ep, now)
 	}
-	l.noteOverdueLocked()
+	l.noteOverdueLocked(now)
+	for _, ep := range l.heard {
+		l.reconsiderLocked(ep, now)
+	}
+	clear(l.heard)
+	l.heard = l.heard[:0]
 	if look {
 		l.queueDueLocked(now)
 	}
@@ -101,6 +106,7 @@ func (l *loop) runOnce() {
 	l.mu.Unlock()
 
 	l.launch()
+	l.sendQuestions()
 	l.sendNotifications()
 	l.metrics.inFlight.Set(float64(l.inFlight.Len()))
 }

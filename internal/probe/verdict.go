@@ -37,13 +37,13 @@ func (l *loop) replaceMachineLocked(ep *probed, next machine) {
 		l.notify[ep.owner.key] = struct{}{}
 	}
 	ep.machine = next
-	if healthy := next.verdict() == Healthy; healthy != ep.witness.healthy {
-		l.sight.judged(&ep.witness, ep.failureDomain(), healthy)
+	if healthy := next.verdict() == Healthy; healthy != ep.evidence.healthy {
+		l.sight.judged(&ep.evidence, ep.failureDomain(), healthy)
 	}
 }
 
 // judgeLocked returns the machine of a's endpoint after its outcome. A silence counts only where
-// the prober hears from others.
+// most witnesses find it, too, or where there are none and the prober hears from others.
 func (l *loop) judgeLocked(a *attempt, o outcome, now instant) machine {
 	ep := a.probed
 	rules := ep.owner.rules
@@ -52,7 +52,7 @@ func (l *loop) judgeLocked(a *attempt, o outcome, now instant) machine {
 	case o.silent():
 		l.endBlindnessLocked(now) // the endpoints that it waits for may be gone
 		l.unansweredLocked(ep, a.started)
-		if l.sight.discounts(a.started) {
+		if l.sight.discounts(a.started) && !ep.consultation.finds() {
 			o = outcome{}
 		}
 	default:
@@ -61,41 +61,43 @@ func (l *loop) judgeLocked(a *attempt, o outcome, now instant) machine {
 	}
 
 	next := ep.machine.end(rules, a.generation, o, now)
-	if !o.silent() || !ep.machine.turnsUnhealthy(next) || l.sight.judgeSilence(&ep.witness, a.started, now) {
-		return next
-	}
-	next = ep.machine.end(rules, a.generation, outcome{}, now)
-	if l.sight.blind {
-		l.announceBlindLocked()
-	} else {
-		next.doubtful = true
+	switch {
+	case o.silent():
+		return l.judgeSilenceLocked(a, o, next, now)
+	case o.result == success:
+		return l.judgeReturnLocked(a, next, now)
+	case o.result == failure: // the endpoint itself has said so
+		l.endConsultationLocked(ep)
 	}
 	return next
 }
 
 // answeredLocked notes that ep has answered, which is evidence that the prober is not blind.
 func (l *loop) answeredLocked(ep *probed, now instant) {
-	if l.sight.blind && ep.witness.last == silence {
+	if l.sight.blind && ep.evidence.last == silence {
 		l.notify[ep.owner.key] = struct{}{}
 	}
-	l.sight.answered(&ep.witness, ep.failureDomain(), now)
+	l.sight.answered(&ep.evidence, ep.failureDomain(), now)
 }
 
 // unansweredLocked notes that ep has been silent since started, which is evidence that the prober
 // is blind.
 func (l *loop) unansweredLocked(ep *probed, started instant) {
-	if l.sight.blind && ep.witness.last != silence {
+	if l.sight.blind && ep.evidence.last != silence {
 		l.notify[ep.owner.key] = struct{}{}
 	}
-	l.sight.unanswered(&ep.witness, ep.failureDomain(), started)
+	l.sight.unanswered(&ep.evidence, ep.failureDomain(), started)
 }
 
 // noteOverdueLocked notes which endpoints have been silent for long, before their timeouts are
 // over.
-func (l *loop) noteOverdueLocked() {
+func (l *loop) noteOverdueLocked(now instant) {
 	for _, a := range l.overdue {
 		if ep := a.probed; !ep.gone && !ep.owner.suspended && a.handler == ep.owner.handler {
 			l.unansweredLocked(ep, a.started)
+			if ep.machine.rawVerdict != Unhealthy {
+				l.consultLocked(ep, a.started, now, false)
+			}
 		}
 	}
 	clear(l.overdue)
@@ -106,7 +108,7 @@ func (l *loop) noteOverdueLocked() {
 func (l *loop) announceBlindLocked() {
 	l.reportSightLocked()
 	for key, o := range l.owners {
-		if slices.ContainsFunc(o.probed, func(ep *probed) bool { return ep.witness.last == silence }) {
+		if slices.ContainsFunc(o.probed, func(ep *probed) bool { return ep.evidence.last == silence }) {
 			l.notify[key] = struct{}{}
 		}
 	}
@@ -121,11 +123,12 @@ func (l *loop) endBlindnessLocked(now instant) {
 	l.reportSightLocked()
 	for key, o := range l.owners {
 		for _, ep := range o.probed {
-			if ep.witness.last != silence {
+			if ep.evidence.last != silence {
 				continue
 			}
 			l.notify[key] = struct{}{}
-			l.sight.clearHeard(&ep.witness, ep.failureDomain())
+			l.sight.clearHeard(&ep.evidence, ep.failureDomain())
+			l.endConsultationLocked(ep)
 			ep.machine = ep.machine.forgetCounts()
 			l.scheduleLocked(ep, now)
 		}

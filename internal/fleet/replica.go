@@ -50,6 +50,8 @@ type Options struct {
 	LeaderLease string
 	// Pod is the UID of the replica's Pod, with which its Lease goes; "" where there is none.
 	Pod types.UID
+	// Contact is how others reach this replica.
+	Contact Contact
 	// Writer writes, and Live reads from the API server itself.
 	Writer client.Writer
 	Live   client.Reader
@@ -227,7 +229,10 @@ func (r *Replica) notify() {
 
 // recordOf returns what a Lease says.
 func recordOf(lease *coordinationv1.Lease) record {
-	r := record{duration: leaseDuration}
+	r := record{
+		duration: leaseDuration,
+		aside:    lease.Annotations[annotationSetAside] == "true", contact: contactOf(lease.Annotations),
+	}
 	if spec := &lease.Spec; spec.HolderIdentity != nil && spec.RenewTime != nil {
 		r.holder, r.renewed = *spec.HolderIdentity, spec.RenewTime.Time
 		if spec.LeaseDurationSeconds != nil {
@@ -249,6 +254,7 @@ func (r *Replica) renew(ctx context.Context) error {
 	}
 	next := r.lease.DeepCopy()
 	next.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	next.Annotations = r.options.Contact.annotations(r.aside())
 	err := r.options.Writer.Update(ctx, next)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return r.take(ctx, true)
@@ -276,6 +282,7 @@ func (r *Replica) take(ctx context.Context, renewed bool) error {
 
 	lease.Namespace, lease.Name = key.Namespace, key.Name
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, labelReplica, "true")
+	lease.Annotations = r.options.Contact.annotations(r.aside())
 	lease.OwnerReferences = r.podReference()
 	lease.Spec.HolderIdentity = &r.roster.holder
 	lease.Spec.LeaseDurationSeconds = new(int32(leaseDuration / time.Second))
@@ -289,6 +296,13 @@ func (r *Replica) take(ctx context.Context, renewed bool) error {
 		r.lease = lease
 	}
 	return err
+}
+
+// aside reports whether the renewal under way says that this replica is set aside.
+func (r *Replica) aside() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.roster.telling
 }
 
 // podReference makes the garbage collector delete the Lease with the Pod.

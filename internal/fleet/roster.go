@@ -33,6 +33,9 @@ type record struct {
 	renewed time.Time
 	// duration is how long the Lease is held after renewed.
 	duration time.Duration
+	// aside reports whether the replica has given its share away.
+	aside   bool
+	contact Contact
 }
 
 // sighting is a record, and when it was seen to change last.
@@ -82,6 +85,10 @@ type roster struct {
 	seen      time.Time // what the own Lease said last
 	contact   time.Time // when it was seen to say so
 	pauses    int       // how often the process did not run for long
+
+	aside   bool // it gives its share away
+	told    bool // aside as the Lease says it, which has to be renewed if it differs
+	telling bool // aside as the renewal under way says it
 }
 
 func newRoster(self, holder string) *roster {
@@ -136,6 +143,9 @@ func (r *roster) beginRenewal(now time.Time) bool {
 	if r.attempted.IsZero() && !r.knowsOthers(now) {
 		return false
 	}
+	if r.aside != r.told && !r.failed {
+		wait = 0
+	}
 	if r.renewing || !r.attempted.IsZero() && since < wait {
 		return false
 	}
@@ -143,7 +153,7 @@ func (r *roster) beginRenewal(now time.Time) bool {
 		r.worksFrom = time.Time{}
 		r.pauses++
 	}
-	r.attempted, r.renewing = now, true
+	r.attempted, r.renewing, r.telling = now, true, r.aside
 	return true
 }
 
@@ -167,11 +177,18 @@ func (r *roster) endRenewal(ok bool, now time.Time) {
 	if r.attempted.Sub(r.renewed) >= writePeriod || r.worksFrom.IsZero() {
 		r.writeFrom = now.Add(handover)
 	}
+	if r.told && !r.telling { // it takes a share again once the others have seen that
+		r.writeFrom = now.Add(handover)
+		r.worksFrom = r.writeFrom
+	}
 	if r.worksFrom.IsZero() {
 		r.worksFrom = r.writeFrom
 	}
-	r.renewed = r.attempted
+	r.renewed, r.told = r.attempted, r.telling
 }
+
+// setAside makes the replica give its share away, or take one again.
+func (r *roster) setAside(aside bool) { r.aside = aside }
 
 // mayWrite reports whether the replica may write. If it has not renewed its Lease for long, others
 // may soon take over what it has.
@@ -192,11 +209,22 @@ func (r *roster) horizon(now time.Time) time.Time {
 func (r *roster) share(now time.Time) *Share {
 	led := r.leader.held(r.horizon(now))
 	works := !led && !r.worksFrom.IsZero() && !now.Before(r.worksFrom)
-	members := []string{r.self}
-	for name, s := range r.others {
-		if s.held(r.horizon(now)) {
+	var members, aside []string
+	add := func(name string, isAside bool) {
+		if isAside {
+			aside = append(aside, name)
+		} else {
 			members = append(members, name)
 		}
+	}
+	add(r.self, r.aside || r.told)
+	for name, s := range r.others {
+		if s.held(r.horizon(now)) {
+			add(name, s.aside)
+		}
+	}
+	if len(members) == 0 { // all are set aside, so none gives its share away
+		members = aside
 	}
 	return newShare(r.self, works, r.pauses, members)
 }

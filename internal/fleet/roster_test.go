@@ -144,7 +144,7 @@ func (w *world) step(s *simulated) {
 	if !s.renewsAt.IsZero() && !w.now.Before(s.renewsAt) {
 		s.renewsAt = time.Time{}
 		if s.failed = unreachable; !unreachable {
-			w.write(s.self, record{s.holder, s.clock(w.now), leaseDuration}, false)
+			w.write(s.self, record{holder: s.holder, renewed: s.clock(w.now), duration: leaseDuration, aside: s.telling}, false)
 		}
 	}
 	if s.paused {
@@ -199,7 +199,7 @@ func (w *world) writers(all []types.NamespacedName) []int {
 // disturb does something to the fleet, and returns a text about it.
 func (w *world) disturb() string {
 	pick := func() *simulated { return w.replicas[w.rand.IntN(len(w.replicas))] }
-	switch n := w.rand.IntN(9); {
+	switch n := w.rand.IntN(11); {
 	case n == 0 && len(w.replicas) < 5:
 		return "join " + w.join(fmt.Sprint("replica-", w.started)).self
 	case n == 1 && len(w.replicas) > 1:
@@ -223,14 +223,18 @@ func (w *world) disturb() string {
 		s := pick()
 		s.paused = !s.paused
 		return fmt.Sprint("pause ", s.self, " ", s.paused)
+	case n == 8 || n == 9:
+		s := pick()
+		s.setAside(!s.aside)
+		return fmt.Sprint("set aside ", s.self, " ", s.aside)
 	default:
 		w.down = !w.down
 		return fmt.Sprint("API server down ", w.down)
 	}
 }
 
-// Replicas join, leave, die, pause, are cut off and lose the API server at random. Their clocks
-// disagree. Two of them never write for one ExternalBackend for longer than a watch needs to tell
+// Replicas join, leave, die, pause, are cut off, are set aside and lose the API server at random.
+// Their clocks disagree. Two of them never write for one ExternalBackend for longer than a watch needs to tell
 // them. Once all has settled, each ExternalBackend has one replica that writes.
 func TestEachBackendHasOneWriter(t *testing.T) {
 	n := *histories
@@ -371,7 +375,7 @@ func TestNewReplicaKnowsWhoIsGone(t *testing.T) {
 
 	now := time.Now()
 	r := newRoster("a", "a_1")
-	r.seeOther("b", record{"b_1", now.Add(-3 * time.Second), leaseDuration}, now)
+	r.seeOther("b", record{holder: "b_1", renewed: now.Add(-3 * time.Second), duration: leaseDuration}, now)
 	if !r.beginRenewal(now) {
 		t.Error("a replica does not join beside one that lives")
 	}
@@ -384,9 +388,9 @@ func TestNobodyWorksBesideLeader(t *testing.T) {
 	renew := func() {
 		r.beginRenewal(now)
 		r.endRenewal(true, now)
-		r.seeOwn(record{"a_1", now, leaseDuration}, now)
+		r.seeOwn(record{holder: "a_1", renewed: now, duration: leaseDuration}, now)
 	}
-	renewLeader := func() { r.seeLeader(record{"leader", now, 45 * time.Second}, now) }
+	renewLeader := func() { r.seeLeader(record{holder: "leader", renewed: now, duration: 45 * time.Second}, now) }
 	renewLeader()
 	for range 30 {
 		renew()
@@ -434,5 +438,38 @@ func TestPauseBeginsNewTerm(t *testing.T) {
 	now = now.Add(handover)
 	if share := r.share(now); !share.works || share.Term() != 1 || !r.mayWrite(now) {
 		t.Errorf("the replica works %t in term %d", share.works, share.Term())
+	}
+}
+
+// A replica that is set aside works for nothing, and the others for all. Where all are set aside,
+// they share the work as before. Nobody else's work moves.
+func TestReplicaThatIsSetAsideGivesItsShareAway(t *testing.T) {
+	w, all := newWorld(3), keys(30)
+	for i := range 3 {
+		w.join(fmt.Sprint("replica-", i))
+	}
+	w.run(30*time.Second, nil)
+	before := w.owners(all)
+	settle := func() { w.run(leaseDuration, nil) }
+
+	w.replicas[0].setAside(true)
+	settle()
+	for i, owner := range w.owners(all) {
+		if owner == w.replicas[0].self || before[i] != w.replicas[0].self && owner != before[i] {
+			t.Errorf("%s has moved from %s to %s", all[i%len(all)], before[i], owner)
+		}
+	}
+	w.replicas[1].setAside(true)
+	w.replicas[2].setAside(true)
+	settle()
+	if got := w.owners(all); !slices.Equal(got, before) {
+		t.Errorf("with all of them set aside, the owners are %v, want %v", got, before)
+	}
+	for _, s := range w.replicas {
+		s.setAside(false)
+	}
+	settle()
+	if got := w.owners(all); !slices.Equal(got, before) || slices.Contains(w.writers(all), 0) {
+		t.Errorf("the owners are %v, want %v", got, before)
 	}
 }

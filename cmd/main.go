@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -33,6 +34,7 @@ import (
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/controllers"
 	"github.com/external-backend/operator/internal/fleet"
+	"github.com/external-backend/operator/internal/witness"
 )
 
 // version is set when a release is built.
@@ -63,6 +65,11 @@ func (f *flags) bind(set *flag.FlagSet) {
 	set.BoolVar(&f.shard, "shard", true,
 		"With --leader-elect: every replica works for its share of the ExternalBackends; "+
 			"false: one replica works and the others wait.")
+	set.IntVar(&f.options.Witnesses.Count, "witnesses", 2,
+		"How many other replicas are asked to probe an endpoint before it goes by silence, 0 to 4; 0: none.")
+	set.StringVar(&f.options.Witnesses.Address, "witness-bind-address", ":9444",
+		"Where this replica answers others that ask what it reaches. Without a host it listens on every address, "+
+			"and others reach it at $POD_IP. It listens only while there are others.")
 	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "",
 		"Where the Leases of the replicas live; empty: the manager's own namespace, "+
 			"outside a cluster $POD_NAMESPACE, else external-backend-system.")
@@ -135,6 +142,7 @@ func (f *flags) complete() error {
 		{"max-concurrent-probes", f.options.MaxConcurrentProbes, 1, 1_000_000},
 		{"max-addresses-per-name", f.options.MaxAddressesPerName, 1, 1_000_000},
 		{"blind-threshold", f.options.BlindThreshold, 0, 100},
+		{"witnesses", f.options.Witnesses.Count, 0, 4},
 	} {
 		if bound.value < bound.low || bound.value > bound.high {
 			return fmt.Errorf("--%s=%d: must be from %d to %d", bound.name, bound.value, bound.low, bound.high)
@@ -142,6 +150,10 @@ func (f *flags) complete() error {
 	}
 	if f.options.OrphanGrace < 0 {
 		return fmt.Errorf("--orphan-grace=%s: must not be negative", f.options.OrphanGrace)
+	}
+
+	if _, err := f.witnessAddress(""); err != nil {
+		return err
 	}
 
 	f.options.Protected = map[types.NamespacedName]bool{}
@@ -174,6 +186,43 @@ func (f *flags) complete() error {
 // list splits a text at commas and spaces.
 func list(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// witnessAddress returns where other replicas reach this one. It is not valid if pod is needed, and
+// is no IP address.
+func (f *flags) witnessAddress(pod string) (netip.AddrPort, error) {
+	text := f.options.Witnesses.Address
+	host, port, err := net.SplitHostPort(text)
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	ip, hostErr := netip.ParseAddr(host)
+	if err != nil || portErr != nil || number == 0 || host != "" && hostErr != nil {
+		return netip.AddrPort{}, fmt.Errorf(
+			"--witness-bind-address=%s: must be :port or IP:port, with a port from 1 to 65535", text)
+	}
+	if host == "" || ip.IsUnspecified() {
+		if ip, err = netip.ParseAddr(pod); err != nil {
+			return netip.AddrPort{}, nil
+		}
+	}
+	return netip.AddrPortFrom(ip, uint16(number)), nil
+}
+
+// contact returns how other replicas reach this one, and makes the certificate that it shows them.
+func (f *flags) contact() (fleet.Contact, error) {
+	contact := fleet.Contact{Node: os.Getenv("NODE_NAME")}
+	if f.options.Witnesses.Count == 0 {
+		return contact, nil
+	}
+	address, err := f.witnessAddress(os.Getenv("POD_IP"))
+	if err != nil {
+		return contact, err
+	}
+	if !address.IsValid() {
+		ctrl.Log.Info("POD_IP is no IP address, so no other replica can ask this one what it reaches")
+	}
+	contact.Address = address
+	f.options.Witnesses.Certificate, contact.Fingerprint, err = witness.NewCertificate()
+	return contact, err
 }
 
 // namespaceFile contains the manager's own namespace inside a cluster.
@@ -278,7 +327,11 @@ func run(ctx context.Context, f *flags) error {
 	if err := awaitKinds(ctx, mgr.GetRESTMapper()); err != nil {
 		return err
 	}
-	if err := controllers.Setup(ctx, mgr, f.options, f.member(mgr, name), metrics.Registry); err != nil {
+	replica, err := f.member(mgr, name)
+	if err != nil {
+		return err
+	}
+	if err := controllers.Setup(ctx, mgr, f.options, replica, metrics.Registry); err != nil {
 		return err
 	}
 
@@ -292,16 +345,20 @@ func run(ctx context.Context, f *flags) error {
 }
 
 // member returns this manager as one of several replicas, or nil if it does not share the work.
-func (f *flags) member(mgr ctrl.Manager, name string) *fleet.Replica {
+func (f *flags) member(mgr ctrl.Manager, name string) (*fleet.Replica, error) {
 	if !f.joins() {
-		return nil
+		return nil, nil
+	}
+	contact, err := f.contact()
+	if err != nil {
+		return nil, err
 	}
 	return fleet.New(fleet.Options{
 		Name: name, Namespace: f.options.Lease.Namespace, Pod: types.UID(os.Getenv("POD_UID")),
-		LeaderLease: leaseName,
-		Writer:      mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
+		LeaderLease: leaseName, Contact: contact,
+		Writer: mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
 		Log: mgr.GetLogger().WithName("fleet"),
-	})
+	}), nil
 }
 
 // awaitKinds waits until the API server serves our kinds. Right after an installation that may take

@@ -20,22 +20,30 @@ type Metrics struct {
 	verdictChanges   *prometheus.CounterVec
 }
 
-// RegisterShare registers whether this replica works, and for how many ExternalBackends.
-func RegisterShare(registerer prometheus.Registerer, works func() bool, owned func() int) {
+// RegisterShare registers whether this replica works, whether it has given its share away, and for
+// how many ExternalBackends it works.
+func RegisterShare(registerer prometheus.Registerer, works, setAside func() bool, owned func() int) {
 	factory := promauto.With(registerer)
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "externalbackend_replica_working",
 		Help: "1 if this replica works: for its share, or for everything as the leader or alone. 0 while it waits.",
-	}, func() float64 {
-		if works() {
-			return 1
-		}
-		return 0
-	})
+	}, func() float64 { return gauge(works()) })
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "externalbackend_replica_set_aside",
+		Help: "1 while this replica has given its share away, because most others reach most of what is silent for it.",
+	}, func() float64 { return gauge(setAside()) })
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "externalbackend_owned",
 		Help: "ExternalBackends that this replica works for.",
 	}, func() float64 { return float64(owned()) })
+}
+
+// gauge returns 1 for true.
+func gauge(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // NewMetrics returns Metrics whose series are registered.

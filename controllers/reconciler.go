@@ -9,12 +9,10 @@ import (
 	"net/netip"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/external-backend/operator/internal/policy"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
 )
@@ -35,6 +33,7 @@ type Options struct {
 	// Protected are the Services behind which nothing may be published. default/kubernetes always
 	// is one.
 	Protected map[types.NamespacedName]bool
+	Witnesses Witnesses
 	// Lease is that of this process. Without a name there is none, and its namespace is the
 	// manager's.
 	Lease types.NamespacedName
@@ -120,12 +119,5 @@ func (r *Reconciler) PermitDial(owner types.NamespacedName, addr netip.AddrPort)
 	if !ok {
 		return fmt.Errorf("an address that %s does not name", owner)
 	}
-	view := r.policies.compiled(owner.Namespace)
-	if view == nil {
-		return fmt.Errorf("nobody knows yet what namespace %s may use", owner.Namespace)
-	}
-	if d := view.Target(name, addr.Addr(), policy.Port{Protocol: corev1.ProtocolTCP, Port: addr.Port()}); !d.Keep(true) {
-		return fmt.Errorf("policy refuses it: %s", d.Kind)
-	}
-	return nil
+	return r.permitAddress(owner.Namespace, name, addr)
 }

@@ -39,7 +39,7 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // CacheOptions keep everything out of memory that a reconcile never reads: all but the metadata of
-// other people's EndpointSlices, all but the addresses and ranges of Nodes, and the Leases of other
+// other people's EndpointSlices, all but the zones, addresses and ranges of Nodes, and the Leases of other
 // namespaces than the manager's.
 func CacheOptions(namespace string) cache.Options {
 	return cache.Options{
@@ -65,10 +65,13 @@ func trimSlice(object any) (any, error) {
 func trimNode(object any) (any, error) {
 	if n, ok := object.(*corev1.Node); ok {
 		return &corev1.Node{
-			TypeMeta:   n.TypeMeta,
-			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
-			Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
-			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses},
+			TypeMeta: n.TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{
+				Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
+				Labels: map[string]string{corev1.LabelTopologyZone: n.Labels[corev1.LabelTopologyZone]},
+			},
+			Spec:   corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
+			Status: corev1.NodeStatus{Addresses: n.Status.Addresses},
 		}, nil
 	}
 	return object, nil
@@ -97,7 +100,6 @@ func Setup(
 		policies: &policies{client: mgr.GetClient(), options: options, wake: make(chan struct{}, 1)},
 		refusals: newRefusalStore(),
 	}
-	RegisterShare(metrics, func() bool { return r.works(mgr.Elected()) }, r.states.count)
 	r.Client = boundedClient{client.WithFieldOwner(mgr.GetClient(), v1alpha1.ManagedBy), r.mayWrite}
 
 	engineNews := &engineQueue{lastWrite: func(key types.NamespacedName) time.Time {
@@ -108,16 +110,25 @@ func Setup(
 	}}
 	r.flights.requeue = engineNews.notify
 
-	sight := newSightEvents(r.Live, r.Recorder, options.Lease)
-	prober := probe.New(probe.Options{
+	about := newReplicaEvents(r.Live, r.Recorder, options.Lease)
+	var prober *probe.Engine
+	others := newWitnesses(ctx, mgr, r, replica, metrics,
+		func(key types.NamespacedName, id probe.ID, o probe.Opinions) { prober.Hear(key, id, o) })
+	agreement := &watchAgreement{events: about}
+	RegisterShare(metrics, func() bool { return r.works(mgr.Elected()) }, agreement.aside.Load, r.states.count)
+	probing := probe.Options{
 		Notify:         engineNews.notify,
 		MaxConcurrent:  options.MaxConcurrentProbes,
 		Permit:         r.PermitDial,
 		Registerer:     metrics,
 		Log:            mgr.GetLogger().WithName("probe"),
 		BlindThreshold: options.BlindThreshold,
-		Blind:          sight.changed,
-	})
+		Blind:          about.sight,
+	}
+	if others != nil {
+		probing.Witnesses = others.panel
+	}
+	prober = probe.New(probing)
 	resolver := resolve.New(resolve.Options{
 		Notify:       engineNews.notify,
 		ResolvConf:   options.ResolvConf,
@@ -131,13 +142,21 @@ func Setup(
 		replica.OnChange(func(mayWriteAgain bool) {
 			engineNews.add(r.shareChanged(ctx, mayWriteAgain))
 			r.refusals.notify()
+			if others != nil {
+				others.server.Changed()
+			}
 		})
 		if err := mgr.Add(replica); err != nil {
 			return err
 		}
 	}
 	reporter := newPolicyReporter(r)
-	for _, start := range []leaderRunnable{prober.Start, resolver.Start, sight.run, reporter.run, r.flights.wait} {
+	starts := []leaderRunnable{prober.Start, resolver.Start, about.run, reporter.run, r.flights.wait}
+	if others != nil {
+		agreement.prober, agreement.subjects, agreement.setAside = prober, others.subjects, replica.SetAside
+		starts = append(starts, others.panel.Start, others.server.Start, agreement.run)
+	}
+	for _, start := range starts {
 		if err := mgr.Add(start); err != nil {
 			return err
 		}

@@ -60,6 +60,9 @@ func isDigest(text string) bool {
 	return len(text) == 64 && strings.Trim(text, "0123456789abcdef") == ""
 }
 
+// Contact returns how others reach this replica.
+func (r *Replica) Contact() Contact { return r.options.Contact }
+
 // Peers returns the other replicas that live and can be reached.
 func (r *Replica) Peers() (peers []Peer) {
 	r.mu.Lock()

@@ -42,7 +42,7 @@ type Metric struct {
 func Own() ([]Metric, error) {
 	collectors := &recorder{}
 	controllers.NewMetrics(collectors)
-	controllers.RegisterShare(collectors, func() bool { return true }, func() int { return 0 })
+	controllers.RegisterShare(collectors, func() bool { return true }, func() bool { return false }, func() int { return 0 })
 	probe.New(probe.Options{Registerer: collectors})
 	resolve.New(resolve.Options{Registerer: collectors})
 

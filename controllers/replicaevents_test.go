@@ -32,21 +32,21 @@ func (r *recordedEvents) Eventf(regarding, _ runtime.Object, kind, reason, _, no
 func TestBlindProberIsRecordedOnTheLease(t *testing.T) {
 	lease := types.NamespacedName{Namespace: "operators", Name: "external-backend.io"}
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name, UID: "uid"}}
-	for want, s := range map[string]*sightEvents{
-		"Lease operators/external-backend.io uid: Warning ProbesBlind: 95 of 100 ": newSightEvents(
+	for want, s := range map[string]*replicaEvents{
+		"Lease operators/external-backend.io uid: Warning ProbesBlind: 95 of 100 ": newReplicaEvents(
 			fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(held).Build(), &recordedEvents{}, lease),
-		"Lease operators/external-backend.io : Warning ProbesBlind: 95 of 100 ": newSightEvents(
+		"Lease operators/external-backend.io : Warning ProbesBlind: 95 of 100 ": newReplicaEvents(
 			fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build(), &recordedEvents{}, lease),
-		"Namespace /operators : Warning ProbesBlind: 95 of 100 ": newSightEvents(
+		"Namespace /operators : Warning ProbesBlind: 95 of 100 ": newReplicaEvents(
 			nil, &recordedEvents{}, types.NamespacedName{Namespace: lease.Namespace}),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSightEvents(s.live, s.recorder, s.lease) // with a channel of this bubble
+			s := newReplicaEvents(s.live, s.recorder, s.lease) // with a channel of this bubble
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)
 			go func() { ended <- s.run(ctx) }()
-			s.changed(true, 95, 100)
-			s.changed(false, 5, 100)
+			s.sight(true, 95, 100)
+			s.sight(false, 5, 100)
 			synctest.Wait()
 			cancel()
 			if err := <-ended; err != nil {
@@ -59,7 +59,7 @@ func TestBlindProberIsRecordedOnTheLease(t *testing.T) {
 			}
 
 			for range 2 * cap(s.changes) { // run has ended, and changed does not block
-				s.changed(true, 95, 100)
+				s.sight(true, 95, 100)
 			}
 		})
 	}

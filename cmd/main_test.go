@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -29,6 +30,8 @@ func TestFlagsAreParsed(t *testing.T) {
 		"--protected-services=kube-system/kube-dns, shop/web",
 		"--cluster-cidrs=10.96.0.0/12,fd00::/64",
 		"--default-target-policy=Deny",
+		"--witnesses=0",
+		"--witness-bind-address=[fd00::1]:9445",
 		"--zap-log-level=9",
 	)
 	if err != nil {
@@ -36,6 +39,9 @@ func TestFlagsAreParsed(t *testing.T) {
 	}
 	if !f.leaderElect || f.metricsSecure || !f.options.DefaultDeny {
 		t.Errorf("leader-elect %v, metrics-secure %v, deny %v", f.leaderElect, f.metricsSecure, f.options.DefaultDeny)
+	}
+	if f.options.Witnesses.Count != 0 || f.options.Witnesses.Address != "[fd00::1]:9445" {
+		t.Errorf("%d witnesses, at %s", f.options.Witnesses.Count, f.options.Witnesses.Address)
 	}
 	for _, name := range []string{"kube-system/kube-dns", "shop/web"} {
 		namespace, name, _ := strings.Cut(name, "/")
@@ -62,6 +68,13 @@ func TestInvalidFlagsAreRefusedByName(t *testing.T) {
 		`--max-endpoints-per-slice=1001: must be from 1 to`:   {"--max-endpoints-per-slice=1001"},
 		`--max-concurrent-probes=0: must be from 1 to`:        {"--max-concurrent-probes=0"},
 		`--blind-threshold=101: must be from 0 to 100`:        {"--blind-threshold=101"},
+		`--witnesses=5: must be from 0 to 4`:                  {"--witnesses=5"},
+		`--witnesses=-1: must be from 0 to 4`:                 {"--witnesses=-1"},
+		`--witness-bind-address=9444: must be :port or IP:port`:      {"--witness-bind-address=9444"},
+		`--witness-bind-address=:0: must be :port or IP:port`:        {"--witness-bind-address=:0"},
+		`--witness-bind-address=:65536: must be :port or IP:port`:    {"--witness-bind-address=:65536"},
+		`--witness-bind-address=fd00::1:9444: must be`:        {"--witness-bind-address=fd00::1:9444"},
+		`--witness-bind-address=: must be :port or IP:port`:          {"--witness-bind-address="},
 		`flag provided but not defined: -max-endpoints-slice`: {"--max-endpoints-slice=5"},
 	} {
 		if _, err := parse(args...); err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -115,6 +128,7 @@ func TestChartKnowsEachFlag(t *testing.T) {
 	byChart := map[string]bool{
 		"leader-elect": true, "leader-election-namespace": true, "health-probe-bind-address": true,
 		"metrics-bind-address": true, "metrics-secure": true, "metrics-cert-path": true,
+		"witness-bind-address": true,
 	}
 	set.VisitAll(func(f *flag.Flag) {
 		if _, allowed := schema.Properties.Flags.Properties[f.Name]; allowed == byChart[f.Name] {
@@ -138,9 +152,9 @@ func TestChartKnowsEachFlag(t *testing.T) {
 	}
 }
 
-// TestManifestHasValidFlagsAndNoSidecar: the manager accepts the flags of the manifest, and no mesh
-// adds a sidecar to its pod. A sidecar would accept the probes' connections before they reach the
-// targets.
+// TestManifestHasValidFlagsAndNoSidecar: the manager accepts the flags of the manifest and listens
+// on its ports, and no mesh adds a sidecar to its pod. A sidecar would accept the probes'
+// connections before they reach the targets.
 func TestManifestHasValidFlagsAndNoSidecar(t *testing.T) {
 	text, err := os.ReadFile("../config/manager/manager.yaml")
 	if err != nil {
@@ -152,8 +166,18 @@ func TestManifestHasValidFlagsAndNoSidecar(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := d.Spec.Template
-	if _, err := parse(pod.Spec.Containers[0].Args...); err != nil {
-		t.Error(err)
+	container := pod.Spec.Containers[0]
+	f, err := parse(container.Args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := map[string]string{}
+	for _, port := range container.Ports {
+		ports[port.Name] = fmt.Sprint(":", port.ContainerPort)
+	}
+	want := map[string]string{"https": f.metricsAddress, "health": f.healthAddress, "witness": f.options.Witnesses.Address}
+	if !maps.Equal(ports, want) {
+		t.Errorf("the manifest has the ports %v, and its flags %v", ports, want)
 	}
 	for where, want := range map[*map[string]string]map[string]string{
 		&pod.Annotations: {

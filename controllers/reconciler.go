@@ -33,6 +33,7 @@ type Options struct {
 	// Protected are the Services behind which nothing may be published. default/kubernetes always
 	// is one.
 	Protected map[types.NamespacedName]bool
+	// Witnesses say whom this replica asks about silence, and where it answers others.
 	Witnesses Witnesses
 	// Lease is that of this process. Without a name there is none, and its namespace is the
 	// manager's.

@@ -194,6 +194,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"flags: {protected-services: [kube-dns]}":  "at '/flags/protected-services/0': 'kube-dns' does not match pattern",
 		"flags: {max-endpoints-per-slice: 1001}":   "at '/flags/max-endpoints-per-slice': maximum: got 1,001, want 1,000",
 		"flags: {blind-threshold: 101}":            "at '/flags/blind-threshold': maximum: got 101, want 100",
+		"flags: {witnesses: 5}":                    "at '/flags/witnesses': maximum: got 5, want 4",
+		"flags: {witness-bind-address: ':1'}":      "at '/flags': additional properties 'witness-bind-address' not allowed",
 		"flags: {orphan-grace: 10}":                "at '/flags/orphan-grace': got number, want string",
 		"flags: {orphan-grace: ten minutes}":       "at '/flags/orphan-grace': 'ten minutes' does not match pattern",
 		"flags: {leader-elect: false}":             "at '/flags': additional properties 'leader-elect' not allowed",

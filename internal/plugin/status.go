@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/external-backend/operator/api/v1alpha1"
@@ -25,6 +26,8 @@ type statusOptions struct {
 	watch         bool
 	all           bool
 	format        string
+	// managerNamespace is where the Leases of the replicas are.
+	managerNamespace string
 }
 
 func newStatusCommand(p *plugin) *cobra.Command {
@@ -52,6 +55,9 @@ With NAME it exits with 2 unless the ExternalBackend is Healthy. The list exits 
 	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "List the ExternalBackends of all namespaces.")
 	flags.BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever it changes, until Ctrl-C.")
 	flags.BoolVar(&o.all, "all", false, "Show all rows, and not just those that fit on a screen.")
+	flags.StringVar(&o.managerNamespace, "manager-namespace", "external-backend-system",
+		"Where the replicas of the manager run, of which one works for an ExternalBackend.")
+	utilruntime.Must(command.RegisterFlagCompletionFunc("manager-namespace", p.completeNamespaces))
 	addOutputFlag(command, &o.format)
 	return command
 }
@@ -94,6 +100,7 @@ func (p *plugin) showBackend(ctx context.Context, c client.Client, key types.Nam
 		return read.DescribeError(err, key)
 	}
 	b := view.Build(objects)
+	p.findReplica(ctx, c, o.managerNamespace, &b)
 	err = p.output(o.format, b, func() error {
 		s := p.newScreen(o.all)
 		s.writeBackend(&b)

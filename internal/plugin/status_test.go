@@ -104,11 +104,20 @@ func screens(t *testing.T) map[string]world {
 	}
 }
 
+// viewOf returns what `status` shows. One replica works for everything.
+func viewOf(o *view.Objects) *view.Backend {
+	b := view.Build(o)
+	b.Replica = &view.Replica{Namespace: "external-backend-system"}
+	if o.WhyUnread(view.PartLeases) == nil {
+		b.Replica.Name = "external-backend-controller-manager-7c9d4b-fm8zt"
+	}
+	return &b
+}
+
 // screenOf returns what `status` prints without colours.
 func screenOf(o *view.Objects, all bool) string {
 	s := &screen{now: testNow, all: all}
-	b := view.Build(o)
-	s.writeBackend(&b)
+	s.writeBackend(viewOf(o))
 	return s.String()
 }
 
@@ -127,6 +136,7 @@ func TestWhatCannotBeReadIsUnknown(t *testing.T) {
 	blind := &view.Objects{Backend: o.Backend}
 	for _, part := range []view.Part{
 		view.PartEvents, view.PartNamespace, view.PartOverrides, view.PartPolicies, view.PartService, view.PartSlices,
+		view.PartLeases,
 	} {
 		blind.Unread = append(blind.Unread, view.Unread{Part: part, Right: "list x", Why: "you may not list x"})
 	}
@@ -176,9 +186,8 @@ func TestColoursOnlyOnTerminals(t *testing.T) {
 		t.Error("a buffer has colours")
 	}
 	w := screens(t)["failover"]
-	b := view.Build(w.objects(t))
 	coloured := &screen{now: testNow, colours: true}
-	coloured.writeBackend(&b)
+	coloured.writeBackend(viewOf(w.objects(t)))
 	text := coloured.String()
 	if !strings.Contains(text, "\x1b[31m") {
 		t.Error("nothing is red")

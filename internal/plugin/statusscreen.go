@@ -44,6 +44,9 @@ func (s *screen) writeBackend(b *view.Backend) {
 	if len(b.Siblings) > 0 {
 		s.fact("Siblings", firstFew(b.Siblings, fewAddresses))
 	}
+	if b.Replica != nil {
+		s.fact("Replica", replicaText(b))
+	}
 
 	s.section(s.conditionTable(b))
 	s.section(s.overrideTable(b))
@@ -127,6 +130,17 @@ func slicesText(b *view.Backend) string {
 		return text + ", as status says"
 	}
 	return text + ". They differ from status. " + strings.Join(b.Slices.Differences, " ")
+}
+
+func replicaText(b *view.Backend) string {
+	unread := slices.ContainsFunc(b.Unread, func(u view.Unread) bool { return u.Part == view.PartLeases })
+	switch {
+	case b.Replica.Name != "":
+		return b.Replica.Name
+	case unread:
+		return unknown
+	}
+	return unknown + ", no replica has a live Lease in namespace " + b.Replica.Namespace
 }
 
 // counted returns a count with its noun.

@@ -33,6 +33,7 @@ func (p *plugin) watchBackend(
 			return read.DescribeError(err, key)
 		}
 		b := view.Build(objects)
+		p.findReplica(ctx, c, o.managerNamespace, &b)
 		if !isTerminal(p.Out) && last != nil && reflect.DeepEqual(*last, b) {
 			return nil
 		}

@@ -23,6 +23,7 @@ const (
 	PartPolicies  Part = "ExternalBackendPolicies"
 	PartNamespace Part = "Namespace"
 	PartEvents    Part = "Events"
+	PartLeases    Part = "Leases"
 )
 
 // Unread tells what could not be read, and why.

@@ -50,7 +50,17 @@ type Backend struct {
 	// Unattributed are published endpoints that belong to no target of the spec.
 	Unattributed []Endpoint `json:"unattributed,omitempty"`
 	Siblings     []string   `json:"siblings,omitempty"`
-	Unread       []Unread   `json:"unread,omitempty"`
+	// Replica is the replica of the manager that works for it; nil where nobody has looked.
+	Replica *Replica `json:"replica,omitempty"`
+	Unread  []Unread `json:"unread,omitempty"`
+}
+
+// Replica is a replica of the manager.
+type Replica struct {
+	// Name is that of its Pod; "" if it is unknown.
+	Name string `json:"name,omitempty"`
+	// Namespace is where the Leases of the replicas were looked for.
+	Namespace string `json:"namespace"`
 }
 
 // Service is the Service that an ExternalBackend publishes behind.

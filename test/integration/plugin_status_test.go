@@ -27,6 +27,7 @@ rules: [{apiGroups: [external-backend.io], resources: [externalbackends], verbs:
 		"you may not list externalbackendpolicies.external-backend.io",
 		"you may not list events.events.k8s.io in namespace " + h.Namespace,
 		"you may not get namespace " + h.Namespace,
+		"Replica    unknown", "you may not list leases.coordination.k8s.io in namespace external-backend-system",
 	}, "status", "web")
 	if strings.Contains(output, "does not exist") || strings.Contains(output, "as status says") {
 		t.Errorf("it guesses:\n%s", output)

@@ -229,7 +229,17 @@ type Manager struct {
 // at the latest.
 func (h *Test) StartManager(flags ...string) *Manager {
 	h.T.Helper()
-	started, err := h.Lab.StartManager(h.T.Context(), flags...)
+	return h.keepManager(h.Lab.StartManager(h.T.Context(), flags...))
+}
+
+// StartManagerOn is StartManager on a machine, which has a network of its own.
+func (h *Test) StartManagerOn(on *lab.Machine, flags ...string) *Manager {
+	h.T.Helper()
+	return h.keepManager(h.Lab.StartManagerOn(h.T.Context(), on, flags...))
+}
+
+func (h *Test) keepManager(started *lab.Manager, err error) *Manager {
+	h.T.Helper()
 	h.ok(err)
 	m := &Manager{Manager: started, t: h.T}
 	h.T.Cleanup(func() {

@@ -37,7 +37,20 @@ type Manager struct {
 // managers can run at a time, since each has addresses of its own, unless flags say otherwise.
 func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, error) {
 	number := int(l.managers.Add(1))
-	health, stats := loopback(20000+2*number), loopback(20001+2*number)
+	return l.startManager(ctx, number, exec.Command, "127.0.0.1", flags)
+}
+
+// StartManagerOn is StartManager on a machine, which has a network of its own.
+func (l *Lab) StartManagerOn(ctx context.Context, m *Machine, flags ...string) (*Manager, error) {
+	command := func(name string, args ...string) *exec.Cmd { return m.Command(context.Background(), name, args...) }
+	return l.startManager(ctx, int(l.managers.Add(1)), command, m.V4.String(), flags)
+}
+
+func (l *Lab) startManager(
+	ctx context.Context, number int, command func(name string, args ...string) *exec.Cmd, host string, flags []string,
+) (*Manager, error) {
+	at := func(port int) string { return net.JoinHostPort(host, strconv.Itoa(port+3*number)) }
+	health, stats, witness := at(20000), at(20001), at(20002)
 	for _, flag := range flags {
 		if port, ok := strings.CutPrefix(flag, "--health-probe-bind-address=:"); ok {
 			health = net.JoinHostPort("127.0.0.1", port)
@@ -48,7 +61,7 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 		probes: "http://" + health, stats: "http://" + stats,
 		exited: make(chan struct{}),
 	}
-	m.cmd = exec.Command(l.manager, append([]string{"--kubeconfig=" + l.kubeconfig,
+	m.cmd = command(l.manager, append([]string{"--kubeconfig=" + l.kubeconfig, "--witness-bind-address=" + witness,
 		"--health-probe-bind-address=" + health, "--metrics-bind-address=" + stats, "--metrics-secure=false"},
 		flags...)...)
 	log, err := os.Create(m.Log)
@@ -72,8 +85,6 @@ func (l *Lab) StartManager(ctx context.Context, flags ...string) (*Manager, erro
 	}
 	return m, nil
 }
-
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // await sends requests until the manager's server at the URL answers without an error.
 func (m *Manager) await(ctx context.Context, url string) (string, error) {

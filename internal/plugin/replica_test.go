@@ -60,7 +60,8 @@ func shown(t *testing.T, o *view.Objects, format string, forbidden bool, leases 
 	p := newPlugin(streams, "test")
 	p.now = func() time.Time { return testNow }
 	key := types.NamespacedName{Namespace: "shop", Name: "db"}
-	if err := p.showBackend(t.Context(), c, key, statusOptions{format: format, managerNamespace: "operators"}); err != nil {
+	options := statusOptions{format: format, managerNamespace: "operators"}
+	if err := p.showBackend(t.Context(), c, key, options); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

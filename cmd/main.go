@@ -188,8 +188,8 @@ func list(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// witnessAddress returns where other replicas reach this one. It is not valid if pod is needed, and
-// is no IP address.
+// witnessAddress returns where other replicas reach this one. It is not valid if pod is needed,
+// and is no IP address.
 func (f *flags) witnessAddress(pod string) (netip.AddrPort, error) {
 	text := f.options.Witnesses.Address
 	host, port, err := net.SplitHostPort(text)
@@ -200,14 +200,13 @@ func (f *flags) witnessAddress(pod string) (netip.AddrPort, error) {
 			"--witness-bind-address=%s: must be :port or IP:port, with a port from 1 to 65535", text)
 	}
 	if host == "" || ip.IsUnspecified() {
-		if ip, err = netip.ParseAddr(pod); err != nil {
-			return netip.AddrPort{}, nil
-		}
+		ip, _ = netip.ParseAddr(pod) // not valid where pod is no address
 	}
 	return netip.AddrPortFrom(ip, uint16(number)), nil
 }
 
-// contact returns how other replicas reach this one, and makes the certificate that it shows them.
+// contact returns how other replicas reach this one, and makes the certificate that it shows
+// them.
 func (f *flags) contact() (fleet.Contact, error) {
 	contact := fleet.Contact{Node: os.Getenv("NODE_NAME")}
 	if f.options.Witnesses.Count == 0 {

@@ -152,8 +152,8 @@ func TestChartKnowsEachFlag(t *testing.T) {
 	}
 }
 
-// TestManifestHasValidFlagsAndNoSidecar: the manager accepts the flags of the manifest and listens
-// on its ports, and no mesh adds a sidecar to its pod. A sidecar would accept the probes'
+// TestManifestHasValidFlagsAndNoSidecar: the manager accepts the flags of the manifest and
+// listens on its ports, and no mesh adds a sidecar to its pod. A sidecar would accept the probes'
 // connections before they reach the targets.
 func TestManifestHasValidFlagsAndNoSidecar(t *testing.T) {
 	text, err := os.ReadFile("../config/manager/manager.yaml")

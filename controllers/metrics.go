@@ -20,8 +20,8 @@ type Metrics struct {
 	verdictChanges   *prometheus.CounterVec
 }
 
-// RegisterShare registers whether this replica works, whether it has given its share away, and for
-// how many ExternalBackends it works.
+// RegisterShare registers whether this replica works, whether it has given its share away, and
+// for how many ExternalBackends it works.
 func RegisterShare(registerer prometheus.Registerer, works, setAside func() bool, owned func() int) {
 	factory := promauto.With(registerer)
 	factory.NewGaugeFunc(prometheus.GaugeOpts{

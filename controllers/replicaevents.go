@@ -13,22 +13,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The reasons of events about the manager itself. They are about its Lease, or about its namespace.
+// The reasons of events about the manager itself. They are about its Lease, or about its
+// namespace.
 const (
-	// eventProbesBlind is a Warning about the manager's Lease: nearly all endpoints fell silent, and
-	// the manager takes its own network for broken.
+	// eventProbesBlind is a Warning about the manager's Lease: nearly all endpoints fell silent,
+	// and the manager takes its own network for broken.
 	eventProbesBlind = "ProbesBlind"
-	// eventProbesSeeAgain is a Normal event about the manager's Lease: enough endpoints answer again.
+	// eventProbesSeeAgain is a Normal event about the manager's Lease: enough endpoints answer
+	// again.
 	eventProbesSeeAgain = "ProbesSeeAgain"
-	// eventShareGivenAway is a Warning about the Lease of a replica: most others reach most of what is
-	// silent for it, so it gives its share away.
+	// eventShareGivenAway is a Warning about the Lease of a replica: most others reach most of
+	// what is silent for it, so it gives its share away.
 	eventShareGivenAway = "ShareGivenAway"
-	// eventShareTakenAgain is a Normal event about the Lease of a replica: it takes a share again.
+	// eventShareTakenAgain is a Normal event about the Lease of a replica: it takes a share
+	// again.
 	eventShareTakenAgain = "ShareTakenAgain"
 )
 
-// replicaEvents records events about the manager itself: that its prober takes itself for blind, or
-// that it gives its share away. They are about its Lease, or about its namespace if there is none.
+// replicaEvents records events about the manager itself: that its prober takes itself for blind,
+// or that it gives its share away. They are about its Lease, or about its namespace if there is
+// none.
 type replicaEvents struct {
 	live     client.Reader
 	recorder events.EventRecorder

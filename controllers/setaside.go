@@ -13,17 +13,18 @@ import (
 
 	"github.com/external-backend/operator/api/v1alpha1"
 	"github.com/external-backend/operator/internal/endpointslice"
+	"github.com/external-backend/operator/internal/fleet"
 	"github.com/external-backend/operator/internal/probe"
 )
 
 const (
-	// agreementPeriod is for how long a replica has to disagree with the majority before it gives its
-	// share away, and to agree before it takes one again.
+	// agreementPeriod is for how long a replica has to disagree with the majority before it gives
+	// its share away, and to agree before it takes one again.
 	agreementPeriod = time.Minute
 	// agreementLook is how often that is looked at.
 	agreementLook = 2 * time.Second
-	// sampleSize is how many ExternalBackends a replica that is set aside probes to find out whether it
-	// agrees again, and samplePeriod is how often.
+	// sampleSize is how many ExternalBackends a replica that is set aside probes to find out
+	// whether it agrees again, and samplePeriod is how often.
 	sampleSize   = 20
 	samplePeriod = 10 * time.Second
 )
@@ -35,8 +36,8 @@ type agreement struct {
 	since time.Time // since when it says otherwise than aside; zero: it does not
 }
 
-// look notes whether the replica is wrong about most of its endpoints. It reports whether aside has
-// changed.
+// look notes whether the replica is wrong about most of its endpoints. It reports whether aside
+// has changed.
 func (a *agreement) look(wrong bool, now time.Time) (changed bool) {
 	switch {
 	case wrong == a.aside:
@@ -50,21 +51,23 @@ func (a *agreement) look(wrong bool, now time.Time) (changed bool) {
 	return false
 }
 
-// overruler says about how many of its endpoints the prober disagrees with most replicas. It is
-// *probe.Engine.
-type overruler interface {
-	Overruled() (overruled, endpoints int)
-}
-
 // watchAgreement gives the share of this replica away while most replicas disagree with it about
 // most of its endpoints.
 type watchAgreement struct {
-	prober   overruler
 	subjects *subjects
-	setAside func(bool)
-	events   *replicaEvents
+	// overruled returns about how many endpoints the prober disagrees with most replicas, and how
+	// many there are.
+	overruled func() (overruled, endpoints int)
+	replica   *fleet.Replica
+	events    *replicaEvents
 
 	aside atomic.Bool
+}
+
+func newWatchAgreement(
+	s *subjects, overruled func() (int, int), replica *fleet.Replica, events *replicaEvents,
+) *watchAgreement {
+	return &watchAgreement{subjects: s, overruled: overruled, replica: replica, events: events}
 }
 
 // run looks until ctx ends.
@@ -81,22 +84,22 @@ func (w *watchAgreement) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		now := w.subjects.reconciler.now()
-		overruled, endpoints := w.prober.Overruled()
+		overruled, endpoints := w.overruled()
 		if !a.aside {
 			wrong = overruled*2 > endpoints
 		} else if now.Sub(sampled) >= samplePeriod {
 			wrong, sampled = !w.reachesMost(ctx), now
 		}
 		if a.look(wrong, now) {
-			w.setAside(a.aside)
+			w.replica.SetAside(a.aside)
 			w.aside.Store(a.aside)
 			w.events.share(a.aside, overruled, endpoints)
 		}
 	}
 }
 
-// reachesMost probes endpoints that others publish as healthy, each once, and reports whether most
-// of them do not stay silent. Without any it reports true.
+// reachesMost probes endpoints that others publish as healthy, each once, and reports whether
+// most of them do not stay silent. Without any it reports true.
 func (w *watchAgreement) reachesMost(ctx context.Context) bool {
 	var mu sync.Mutex
 	var group sync.WaitGroup

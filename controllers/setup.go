@@ -38,9 +38,9 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// CacheOptions keep everything out of memory that a reconcile never reads: all but the metadata of
-// other people's EndpointSlices, all but the zones, addresses and ranges of Nodes, and the Leases of other
-// namespaces than the manager's.
+// CacheOptions keep everything out of memory that a reconcile never reads: all but the metadata
+// of other people's EndpointSlices, all but the zones, addresses and ranges of Nodes, and the
+// Leases of other namespaces than the manager's.
 func CacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -114,8 +114,7 @@ func Setup(
 	var prober *probe.Engine
 	others := newWitnesses(ctx, mgr, r, replica, metrics,
 		func(key types.NamespacedName, id probe.ID, o probe.Opinions) { prober.Hear(key, id, o) })
-	agreement := &watchAgreement{events: about}
-	RegisterShare(metrics, func() bool { return r.works(mgr.Elected()) }, agreement.aside.Load, r.states.count)
+	RegisterShare(metrics, func() bool { return r.works(mgr.Elected()) }, others.isAside, r.states.count)
 	probing := probe.Options{
 		Notify:         engineNews.notify,
 		MaxConcurrent:  options.MaxConcurrentProbes,
@@ -127,6 +126,7 @@ func Setup(
 	}
 	if others != nil {
 		probing.Witnesses = others.panel
+		others.agreement = newWatchAgreement(others.subjects, func() (int, int) { return prober.Overruled() }, replica, about)
 	}
 	prober = probe.New(probing)
 	resolver := resolve.New(resolve.Options{
@@ -142,9 +142,7 @@ func Setup(
 		replica.OnChange(func(mayWriteAgain bool) {
 			engineNews.add(r.shareChanged(ctx, mayWriteAgain))
 			r.refusals.notify()
-			if others != nil {
-				others.server.Changed()
-			}
+			others.changed()
 		})
 		if err := mgr.Add(replica); err != nil {
 			return err
@@ -152,10 +150,7 @@ func Setup(
 	}
 	reporter := newPolicyReporter(r)
 	starts := []leaderRunnable{prober.Start, resolver.Start, about.run, reporter.run, r.flights.wait}
-	if others != nil {
-		agreement.prober, agreement.subjects, agreement.setAside = prober, others.subjects, replica.SetAside
-		starts = append(starts, others.panel.Start, others.server.Start, agreement.run)
-	}
+	starts = append(starts, others.starts()...)
 	for _, start := range starts {
 		if err := mgr.Add(start); err != nil {
 			return err

@@ -23,8 +23,8 @@ import (
 // subjectLifetime is how long a subject is remembered after the last question about it.
 const subjectLifetime = 10 * time.Minute
 
-// subjects finds out what to probe for other replicas. It goes by this replica's own caches, rights
-// and policies, and takes from a question only which endpoint it is about.
+// subjects finds out what to probe for other replicas. It goes by this replica's own caches,
+// rights and policies, and takes from a question only which endpoint it is about.
 type subjects struct {
 	reconciler *Reconciler
 	// mu guards known, not what is in it.
@@ -45,7 +45,8 @@ type subject struct {
 	names map[netip.AddrPort]string
 }
 
-// allow lets an address be dialled. name has led to it. At most that many addresses are remembered.
+// allow lets an address be dialled. name has led to it. At most that many addresses are
+// remembered.
 func (s *subject) allow(addr netip.AddrPort, name string, most int) {
 	s.dial.Lock()
 	defer s.dial.Unlock()
@@ -126,8 +127,8 @@ func (s *subjects) find(
 	return translate.HealthCheck(in.Backend.Spec.HealthCheck, found.references.credentials()), asked, nil
 }
 
-// input is what the endpoints of b are planned from. The addresses of names are those that are asked
-// about.
+// input is what the endpoints of b are planned from. The addresses of names are those that are
+// asked about.
 func (s *subjects) input(
 	ctx context.Context, b *v1alpha1.ExternalBackend, ids []probe.ID,
 ) (plan.Input, plan.ServiceTraits, error) {

@@ -38,6 +38,26 @@ type witnesses struct {
 	panel    *witness.Panel
 	server   *witness.Server
 	subjects *subjects
+	// agreement gives the share of this replica away, and takes it again.
+	agreement *watchAgreement
+}
+
+// isAside reports whether this replica has given its share away.
+func (w *witnesses) isAside() bool { return w != nil && w.agreement.aside.Load() }
+
+// changed notes that the other replicas may be others now.
+func (w *witnesses) changed() {
+	if w != nil {
+		w.server.Changed()
+	}
+}
+
+// starts returns what runs as long as the manager.
+func (w *witnesses) starts() []leaderRunnable {
+	if w == nil {
+		return nil
+	}
+	return []leaderRunnable{w.panel.Start, w.server.Start, w.agreement.run}
 }
 
 // newWitnesses returns nil if no other replica is ever asked. hear takes opinions.

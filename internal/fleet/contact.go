@@ -76,8 +76,8 @@ func (r *Replica) Peers() (peers []Peer) {
 	return peers
 }
 
-// SetAside makes this replica give its share away, or take one again. Its share is only given away
-// while another replica is not set aside.
+// SetAside makes this replica give its share away, or take one again. Its share is only given
+// away while another replica is not set aside.
 func (r *Replica) SetAside(aside bool) {
 	r.mu.Lock()
 	r.roster.setAside(aside)

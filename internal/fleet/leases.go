@@ -12,9 +12,9 @@ import (
 const LabelReplica = labelReplica
 
 // OwnerByLeases returns the name of the replica that works for key, as it follows from the Leases
-// of all replicas. It is for somebody who reads the Leases once, and takes a replica for live up to
-// a minute longer than the replicas do, since clocks may differ. It returns "" if no replica is
-// live.
+// of all replicas. It is for somebody who reads the Leases once, and takes a replica for live up
+// to a minute longer than the replicas do, since clocks may differ. It returns "" if no replica
+// is live.
 func OwnerByLeases(leases []coordinationv1.Lease, key types.NamespacedName, now time.Time) string {
 	var members, aside []string
 	for i := range leases {

@@ -234,8 +234,8 @@ func (w *world) disturb() string {
 }
 
 // Replicas join, leave, die, pause, are cut off, are set aside and lose the API server at random.
-// Their clocks disagree. Two of them never write for one ExternalBackend for longer than a watch needs to tell
-// them. Once all has settled, each ExternalBackend has one replica that writes.
+// Their clocks disagree. Two of them never write for one ExternalBackend for longer than a watch
+// needs to tell them. Once all has settled, each ExternalBackend has one replica that writes.
 func TestEachBackendHasOneWriter(t *testing.T) {
 	n := *histories
 	if testing.Short() {

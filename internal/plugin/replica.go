@@ -15,8 +15,8 @@ import (
 // maxReplicas bounds the Leases that are read. No fleet has as many replicas.
 const maxReplicas = 500
 
-// findReplica adds the replica that works for an ExternalBackend. It computes it from the Leases in
-// the manager's namespace, as the replicas do.
+// findReplica adds the replica that works for an ExternalBackend. It computes it from the Leases
+// in the manager's namespace, as the replicas do.
 func (p *plugin) findReplica(ctx context.Context, c client.Reader, namespace string, b *view.Backend) {
 	b.Replica = &view.Replica{Namespace: namespace}
 	var leases coordinationv1.LeaseList

@@ -67,8 +67,8 @@ func shown(t *testing.T, o *view.Objects, format string, forbidden bool, leases 
 	return out.String()
 }
 
-// TestStatusShowsReplica: the replica that works for the ExternalBackend follows from the Leases of
-// those that live, for people and for programs. Leases of others don't count.
+// TestStatusShowsReplica: the replica that works for the ExternalBackend follows from the Leases
+// of those that live, for people and for programs. Leases of others don't count.
 func TestStatusShowsReplica(t *testing.T) {
 	w := world{spec: threeTargets, verdicts: allHealthy()}
 	other := leaseOf("other", 0)

@@ -175,8 +175,8 @@ type Options struct {
 	Blind func(blind bool, silent, healthy int)
 	// Witnesses are asked about endpoints that are silent. nil: this replica decides alone.
 	Witnesses Witnesses
-	// AtOnce makes the first probe of an endpoint begin at once, where it would be spread over a part of
-	// the period.
+	// AtOnce makes the first probe of an endpoint begin at once, where it would be spread over a
+	// part of the period.
 	AtOnce     bool
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        logr.Logger

@@ -64,7 +64,8 @@ func (e *Engine) run(ctx context.Context, net network) error {
 //  2. It cancels what Sync has made stale.
 //  3. It ends the probes whose time is over.
 //  4. It takes over the outcomes of probes, and begins the probes that are due and have a place.
-//  5. It asks witnesses about silent endpoints, and notifies of the owners whose states have changed.
+//  5. It asks witnesses about silent endpoints.
+//  6. It notifies of the owners whose states have changed.
 //
 // It takes what has happened on the network before it counts time against the probes.
 func (l *loop) runOnce() {

@@ -9,8 +9,8 @@ import (
 
 // Witnesses are other replicas, which an Engine asks about endpoints that are silent for it.
 type Witnesses interface {
-	// Ask asks about endpoints. It does not block. The opinions come by Engine.Hear. It reports whether
-	// there is anybody to ask.
+	// Ask asks about endpoints. It does not block. The opinions come by Engine.Hear. It reports
+	// whether there is anybody to ask.
 	Ask(questions []Question) bool
 }
 
@@ -74,8 +74,8 @@ type consultation struct {
 	started instant
 }
 
-// current returns the opinions as they count at a moment. Those that have not come in time count for
-// nothing.
+// current returns the opinions as they count at a moment. Those that have not come in time count
+// for nothing.
 func (c *consultation) current(now instant) Opinions {
 	o := c.opinions
 	switch {
@@ -136,8 +136,8 @@ func (e *Engine) Hear(owner types.NamespacedName, id ID, o Opinions) {
 	}
 }
 
-// Overruled returns about how many endpoints this replica alone would say something else than what
-// most say, and how many endpoints it has.
+// Overruled returns about how many endpoints this replica alone would say something else than
+// what most say, and how many endpoints it has.
 func (e *Engine) Overruled() (overruled, endpoints int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -240,8 +240,9 @@ func (l *loop) judgeSilenceLocked(a *attempt, o outcome, next machine, now insta
 	return next
 }
 
-// believesSilenceLocked reports whether ep, which is silent for this replica, may become Unhealthy:
-// if most of those say so that were asked, or, where nobody answers, if this replica is not blind.
+// believesSilenceLocked reports whether ep, which is silent for this replica, may become
+// Unhealthy: if most of those say so that were asked, or, where nobody answers, if this replica
+// is not blind.
 func (l *loop) believesSilenceLocked(ep *probed, started, now instant) bool {
 	if c := ep.consultation; c != nil {
 		if o := c.current(now); o != (Opinions{}) {

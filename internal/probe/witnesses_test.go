@@ -172,8 +172,8 @@ func TestVerdictFollowsTheMajority(t *testing.T) {
 	})
 }
 
-// Where most find an endpoint dead, and this replica did not agree with all of them before, its own
-// success does not bring it back. That needs most of them, too.
+// Where most find an endpoint dead, and this replica did not agree with all of them before, its
+// own success does not bring it back. That needs most of them, too.
 func TestReturnNeedsAMajorityInADisagreement(t *testing.T) {
 	consulted(t, []Verdict{Unhealthy, Unhealthy, Healthy}, func(e *Engine, n *fakeNetwork, p *fakePanel) {
 		n.become(vanishes)

@@ -33,8 +33,8 @@ func newInterests(most int) *interests {
 }
 
 // add notes that endpoints are asked about, which have been silent for that long. It returns the
-// interest, and which of them are not probed because too many are. A namespace gets its share of the
-// places only, as soon as half of them are taken.
+// interest, and which of them are not probed because too many are. A namespace gets its share of
+// the places only, as soon as half of them are taken.
 func (n *interests) add(
 	owner types.NamespacedName, generation int64, check *probe.Check, endpoints []probe.Endpoint,
 	silent time.Duration, now time.Time,

@@ -45,8 +45,8 @@ func TestNamespacesSharePlaces(t *testing.T) {
 	}
 }
 
-// An endpoint is forgotten some time after the last question, and no earlier than its verdict may be
-// needed.
+// An endpoint is forgotten some time after the last question, and no earlier than its verdict may
+// be needed.
 func TestInterestEndsAfterTheLastQuestion(t *testing.T) {
 	n, now := newInterests(100), time.Now()
 	owner := types.NamespacedName{Namespace: "shop", Name: "db"}
@@ -78,8 +78,8 @@ func TestWitnessCatchesUp(t *testing.T) {
 	}
 }
 
-// A peer in another zone is asked before one on another node, and equal ones take turns. Those that
-// were asked stay.
+// A peer in another zone is asked before one on another node, and equal ones take turns. Those
+// that were asked stay.
 func TestElectionPrefersTheFarther(t *testing.T) {
 	peers := []Peer{{Name: "a", Distance: 2}, {Name: "b", Distance: 1}, {Name: "c", Distance: 0}, {Name: "d", Distance: 1}}
 	first := map[string]int{}

@@ -172,8 +172,8 @@ func (p *Panel) Start(ctx context.Context) error {
 	}
 }
 
-// next takes the questions of one request: those whose opinions are needed now, or else the others,
-// which do not wait.
+// next takes the questions of one request: those whose opinions are needed now, or else the
+// others, which do not wait.
 func (l *line) next() []probe.Question {
 	hold := false
 	for _, q := range l.queued {
@@ -250,8 +250,8 @@ func (o opinion) label() string {
 	}
 }
 
-// message returns the request for a batch, and the questions in their order. ExternalBackends that
-// are gone are left out.
+// message returns the request for a batch, and the questions in their order. ExternalBackends
+// that are gone are left out.
 func (p *Panel) message(batch []probe.Question) (request, []probe.Question) {
 	message := request{Version: version}
 	var asked []probe.Question

@@ -5,7 +5,8 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"log"
+	"io"
+	"log" //nolint:depguard // net/http wants such a logger
 	"net"
 	"net/http"
 	"net/netip"
@@ -45,8 +46,8 @@ type ServerOptions struct {
 	Address     string // where it listens, as host:port
 	Certificate tls.Certificate
 	Peers       func() []Peer // the other replicas that live
-	// Subject returns the check of an ExternalBackend of that generation, and those of its endpoints
-	// that may be probed. An error refuses all of them.
+	// Subject returns the check of an ExternalBackend of that generation, and those of its
+	// endpoints that may be probed. An error refuses all of them.
 	Subject func(ctx context.Context, key types.NamespacedName, generation int64, ids []probe.ID) (
 		*probe.Check, []probe.Endpoint, error)
 	// Permit is asked right before each dial. It must not block.
@@ -150,8 +151,8 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 }
 
-// listen opens the port. The result closes it with all connections. It is nil if the port can't be
-// opened.
+// listen opens the port. The result closes it with all connections. It is nil if the port can't
+// be opened.
 func (s *Server) listen(ctx context.Context, group *sync.WaitGroup) (stop func()) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", s.options.Address)
@@ -167,7 +168,7 @@ func (s *Server) listen(ctx context.Context, group *sync.WaitGroup) (stop func()
 		WriteTimeout:      2 * requestTimeout,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    4 << 10,
-		ErrorLog:          log.New(discard{}, "", 0), // strangers could fill the log
+		ErrorLog:          log.New(io.Discard, "", 0), // strangers could fill a log
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
 	group.Go(func() {
@@ -178,10 +179,6 @@ func (s *Server) listen(ctx context.Context, group *sync.WaitGroup) (stop func()
 	})
 	return func() { _ = server.Close() }
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func (s *Server) isPeer(fingerprint string) bool {
 	return slices.ContainsFunc(s.options.Peers(), func(p Peer) bool { return p.Fingerprint == fingerprint })

@@ -31,7 +31,8 @@ type vote struct {
 	opinion opinion
 }
 
-// count returns the votes. Who refuses has none. After wait those that are pending have none either.
+// count returns the votes. Who refuses has none. After wait those that are pending have none
+// either.
 func (b *ballot) count(now time.Time) (o probe.Opinions) {
 	for _, v := range b.votes {
 		switch {
@@ -58,8 +59,8 @@ func (b *ballot) waits(peer string, now time.Time) bool {
 	return now.Before(b.wait) && slices.Contains(b.votes, vote{peer, pending})
 }
 
-// elect chooses the peers that are asked about an endpoint. Those that were chosen before stay while
-// they can be asked. Of several that are equally far, it takes others for other endpoints.
+// elect chooses the peers that are asked about an endpoint. Those that were chosen before stay
+// while they can be asked. Of several that are equally far, it takes others for other endpoints.
 func (b *ballot) elect(s subject, peers []Peer, count int) {
 	b.votes = slices.DeleteFunc(b.votes, func(v vote) bool {
 		return !slices.ContainsFunc(peers, func(p Peer) bool { return p.Name == v.peer })

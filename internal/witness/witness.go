@@ -1,7 +1,7 @@
-// Package witness lets replicas ask each other whether they reach an endpoint. The Panel asks, for
-// the prober of its replica, and the Server answers. It makes the same check, with credentials and
-// policy of its own. Both show a self-signed certificate, and know the other one by the SHA-256 that
-// stands in its Lease. The rules are in docs/design/witnesses.md.
+// Package witness lets replicas ask each other whether they reach an endpoint. The Panel asks,
+// for the prober of its replica, and the Server answers. It makes the same check, with
+// credentials and policy of its own. Both show a self-signed certificate, and know the other one
+// by the SHA-256 that stands in its Lease. The rules are in docs/design/witnesses.md.
 package witness
 
 import (
@@ -36,10 +36,11 @@ const (
 	maxBody      = 1 << 20
 	// requestTimeout bounds one request with its answer.
 	requestTimeout = time.Second
-	// requestPeriod is the time between two requests to one peer, at least. What is to be asked gathers
-	// meanwhile.
+	// requestPeriod is the time between two requests to one peer, at least. What is to be asked
+	// gathers meanwhile.
 	requestPeriod = 20 * time.Millisecond
-	// maxHold is for how long a request waits for an opinion at most. It is well within requestTimeout.
+	// maxHold is for how long a request waits for an opinion at most. It is well within
+	// requestTimeout.
 	maxHold = 100 * time.Millisecond
 )
 
@@ -49,7 +50,8 @@ type Peer struct {
 	Address netip.AddrPort
 	// Fingerprint is the SHA-256 of its certificate, in hexadecimal digits.
 	Fingerprint string
-	// Distance is 0 for the one that has the least in common with this replica. It is asked first.
+	// Distance is 0 for the one that has the least in common with this replica. It is asked
+	// first.
 	Distance int
 }
 
@@ -82,7 +84,8 @@ func tlsConfig(own tls.Certificate, known func(fingerprint string) bool) *tls.Co
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{own},
 		ClientAuth:   tls.RequireAnyClientCert,
-		// The certificates have no authority and no name. VerifyConnection compares their SHA-256.
+		// The certificates have no authority and no name. VerifyConnection compares their
+		// SHA-256.
 		InsecureSkipVerify:     true, //nolint:gosec // see above
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {

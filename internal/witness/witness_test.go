@@ -184,8 +184,8 @@ func ask(t *testing.T, asker *replica, count int) probe.Opinions {
 	}
 }
 
-// Witnesses that reach an endpoint say Healthy, and those for which it is silent Unhealthy. One that
-// refuses, is gone or hangs has no vote.
+// Witnesses that reach an endpoint say Healthy, and those for which it is silent Unhealthy. One
+// that refuses, is gone or hangs has no vote.
 func TestWitnessesSayWhatTheyReach(t *testing.T) {
 	reachable, silent := target(t, "hello"), target(t, "")
 	hangs := target(t, "")
@@ -255,7 +255,7 @@ func post(client *http.Client, to Peer, method, body string) (int, error) {
 func clientOf(certificates ...tls.Certificate) *http.Client {
 	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		MaxConnsPerHost: 1,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certificates}, //nolint:gosec // a stranger's
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certificates},
 	}}
 }
 
@@ -269,9 +269,9 @@ func questions(n int) string {
 	return string(text)
 }
 
-// Strangers are refused in the handshake, replicas whose Lease has ended at their next request, and
-// requests that are too many, too large or of another version politely. Nothing is dialled for any of
-// them, and the server answers afterwards.
+// Strangers are refused in the handshake, replicas whose Lease has ended at their next request,
+// and requests that are too many, too large or of another version politely. Nothing is dialled
+// for any of them, and the server answers afterwards.
 func TestServerRefusesStrangersAndFloods(t *testing.T) {
 	witness, asker, stranger := newReplica(t, "witness"), newReplica(t, "asker"), newReplica(t, "stranger")
 	witness.know(asker.peer)
@@ -286,7 +286,7 @@ func TestServerRefusesStrangersAndFloods(t *testing.T) {
 		}
 	}
 	old := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
-		InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, //nolint:gosec // an old client
+		InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, // an old client
 		Certificates: []tls.Certificate{asker.certificate},
 	}}}
 	if status, err := post(old, witness.peer, http.MethodPost, questions(1)); err == nil {
@@ -331,7 +331,8 @@ func TestServerRefusesStrangersAndFloods(t *testing.T) {
 	}
 
 	witness.know(stranger.peer) // the Lease of the asker has ended
-	if status, err := post(member, witness.peer, http.MethodPost, questions(1)); err != nil || status != http.StatusForbidden {
+	status, err := post(member, witness.peer, http.MethodPost, questions(1))
+	if err != nil || status != http.StatusForbidden {
 		t.Errorf("over an open connection, a replica that is gone gets status %d, %v", status, err)
 	}
 	witness.know(asker.peer)

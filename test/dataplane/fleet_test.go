@@ -13,8 +13,8 @@ import (
 	"github.com/external-backend/operator/test/harness/lab"
 )
 
-// aside is how long a replica that is wrong about most of its share may take to give it away, or to
-// take it again: a minute, and what the checks of this package take.
+// aside is how long a replica that is wrong about most of its share may take to give it away, or
+// to take it again: a minute, and what the checks of this package take.
 const aside = 2 * time.Minute
 
 // replicasTest has three replicas, each on a machine of its own, and ExternalBackends of two
@@ -103,8 +103,8 @@ func (r *replicasTest) wantEvent(reason string) error {
 }
 
 // One of three replicas no longer reaches the targets, which the others and the clients reach. No
-// slice is written, and no request is lost. It gives its share away, in which a death is found, and
-// takes it again when it reaches the targets.
+// slice is written, and no request is lost. It gives its share away, in which a death is found,
+// and takes it again when it reaches the targets.
 func TestReplicaThatIsCutOffTakesNothingDown(t *testing.T) {
 	h := harness.New(t)
 	r := startReplicas(h)

@@ -50,8 +50,8 @@ func (f *replicatedTest) waitHealthy() {
 	}
 }
 
-// shares returns, for each replica, which ExternalBackends it works for. It is -1 while the replica
-// is giving some away, and their series are about to go.
+// shares returns, for each replica, which ExternalBackends it works for. It is -1 while the
+// replica is giving some away, and their series are about to go.
 func (f *replicatedTest) shares(managers ...*harness.Manager) [][]int {
 	f.T.Helper()
 	out := make([][]int, len(managers))

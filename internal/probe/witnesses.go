@@ -18,6 +18,8 @@ type Witnesses interface {
 type Question struct {
 	Owner types.NamespacedName
 	ID    ID
+	// First reports whether this doubt is new. What the witnesses knew before counts no more.
+	First bool
 	// Silent is how long the endpoint has been silent.
 	Silent time.Duration
 	// Wait is how long the engine waits for the opinions. 0: it does not need them yet, and the
@@ -160,14 +162,15 @@ func (l *loop) consultLocked(ep *probed, started, now instant, wait bool) {
 		return
 	}
 	c := ep.consultation
-	if c == nil {
+	first := c == nil
+	if first {
 		c = &consultation{}
 		ep.consultation = c
 		l.consulted[subject{ep.owner.key, ep.ID}] = ep
 	} else if !wait && now < c.asked+ep.owner.rules.confirm {
 		return
 	}
-	q := Question{Owner: ep.owner.key, ID: ep.ID, Silent: now - started}
+	q := Question{Owner: ep.owner.key, ID: ep.ID, First: first, Silent: now - started}
 	if wait {
 		q.Wait = ep.owner.rules.confirm
 		if c.deadline == 0 {

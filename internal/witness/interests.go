@@ -65,6 +65,25 @@ func (n *interests) add(
 	return i, busy
 }
 
+// restart forgets endpoints, so that they are probed anew. It returns the interest without them, or
+// nil if none of them was probed.
+func (n *interests) restart(owner types.NamespacedName, ids map[probe.ID]bool) *interest {
+	i := n.byOwner[owner]
+	if i == nil {
+		return nil
+	}
+	left := slices.DeleteFunc(slices.Clone(i.endpoints), func(e probe.Endpoint) bool { return ids[e.ID] })
+	if len(left) == len(i.endpoints) {
+		return nil
+	}
+	for id := range ids {
+		delete(i.until, id)
+	}
+	n.total -= len(i.endpoints) - len(left)
+	i.endpoints = left
+	return i
+}
+
 // fairShare returns how many endpoints a namespace may have while places are short.
 func (n *interests) fairShare(namespace string) int {
 	namespaces := map[string]bool{namespace: true}

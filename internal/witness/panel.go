@@ -87,13 +87,13 @@ func (p *Panel) Ask(questions []probe.Question) bool {
 			b = &ballot{}
 			p.ballots[s] = b
 		}
-		b.asked = now
-		if q.Wait > 0 {
-			b.wait = now.Add(q.Wait)
-		}
+		b.ask(q, now)
 		b.elect(s, peers, p.options.Count)
 		for _, v := range b.votes {
-			p.lines[v.peer].queued[s] = q
+			l := p.lines[v.peer]
+			next := q
+			next.First = q.First || l.queued[s].First
+			l.queued[s] = next
 		}
 	}
 	p.notify()
@@ -220,6 +220,7 @@ func (p *Panel) send(ctx context.Context, l *line, batch []probe.Question) {
 		}
 		b.set(l.peer.Name, said)
 		if _, again := l.queued[s]; !again && b.waits(l.peer.Name, now) {
+			q.First = false
 			l.queued[s] = q
 		}
 		p.options.Hear(s.owner, s.id, b.count(now))

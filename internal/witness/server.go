@@ -298,6 +298,7 @@ func (s *Server) probe(ctx context.Context, message *request) map[subject]bool {
 		generation int64
 	}
 	ids := map[revision][]probe.ID{}
+	s.restart(message)
 	for i := range message.Questions {
 		q := &message.Questions[i]
 		about := q.subject()
@@ -325,6 +326,27 @@ func (s *Server) probe(ctx context.Context, message *request) map[subject]bool {
 		}
 	}
 	return probed
+}
+
+// restart forgets what was known about the endpoints for which a request asks for a new opinion.
+func (s *Server) restart(message *request) {
+	anew := map[types.NamespacedName]map[probe.ID]bool{}
+	for i := range message.Questions {
+		if q := &message.Questions[i]; q.Begin {
+			about := q.subject()
+			if anew[about.owner] == nil {
+				anew[about.owner] = map[probe.ID]bool{}
+			}
+			anew[about.owner][about.id] = true
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for owner, ids := range anew {
+		if i := s.interests.restart(owner, ids); i != nil {
+			s.engine.Sync(owner, i.check, i.endpoints)
+		}
+	}
 }
 
 // look returns what is known now, and a channel that is closed when a verdict changes.

@@ -31,6 +31,22 @@ type vote struct {
 	opinion opinion
 }
 
+// ask notes a question. With a new doubt nobody has voted yet.
+func (b *ballot) ask(q probe.Question, now time.Time) {
+	b.asked = now
+	switch {
+	case q.Wait > 0:
+		b.wait = now.Add(q.Wait)
+	case !now.Before(b.wait):
+		b.wait = time.Time{}
+	}
+	if q.First {
+		for i := range b.votes {
+			b.votes[i].opinion = pending
+		}
+	}
+}
+
 // count returns the votes. Who refuses has none. After wait those that are pending have none
 // either.
 func (b *ballot) count(now time.Time) (o probe.Opinions) {

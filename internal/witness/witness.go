@@ -104,12 +104,14 @@ type question struct {
 	Generation int64          `json:"generation"`
 	Target     string         `json:"target"`
 	Address    netip.AddrPort `json:"address"` // the published address, and the first target port
+	// Begin asks for a new opinion. What was known before counts no more.
+	Begin bool `json:"begin,omitempty"`
 }
 
 func newQuestion(q probe.Question, generation int64) question {
 	return question{
 		Namespace: q.Owner.Namespace, Name: q.Owner.Name, Generation: generation,
-		Target: q.ID.Target, Address: netip.AddrPortFrom(q.ID.Addr, q.ID.Port),
+		Begin: q.First, Target: q.ID.Target, Address: netip.AddrPortFrom(q.ID.Addr, q.ID.Port),
 	}
 }
 

@@ -122,8 +122,16 @@ func (r *replica) waitOpen(t *testing.T, open bool) {
 	}
 }
 
-// target is a server that says hello, or nothing.
+// target is a server that says something, or nothing.
 func target(t *testing.T, says string) netip.AddrPort {
+	t.Helper()
+	var silent atomic.Bool
+	silent.Store(says == "")
+	return changing(t, &silent)
+}
+
+// changing is a server that says hello, except while it is silent.
+func changing(t *testing.T, silent *atomic.Bool) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -137,7 +145,9 @@ func target(t *testing.T, says string) netip.AddrPort {
 				return
 			}
 			go func() {
-				_, _ = io.WriteString(c, says)
+				if !silent.Load() {
+					_, _ = io.WriteString(c, "hello")
+				}
 				_, _ = io.Copy(io.Discard, c)
 				_ = c.Close()
 			}()
@@ -153,6 +163,13 @@ func endpoint(i int) probe.ID {
 // ask asks the peers of asker about one endpoint, and returns the last opinions.
 func ask(t *testing.T, asker *replica, count int) probe.Opinions {
 	t.Helper()
+	return startPanel(t, asker, count)()
+}
+
+// startPanel starts a panel. The result asks the peers of asker about one endpoint, in a new doubt, and
+// returns the last opinions.
+func startPanel(t *testing.T, asker *replica, count int) func() probe.Opinions {
+	t.Helper()
 	heard := make(chan probe.Opinions, 1000)
 	panel := NewPanel(PanelOptions{
 		Count: count, Certificate: asker.certificate, Peers: asker.known, Log: logr.Discard(),
@@ -166,20 +183,38 @@ func ask(t *testing.T, asker *replica, count int) probe.Opinions {
 			t.Error(err)
 		}
 	})
-	defer group.Wait()
-	defer cancel()
-	q := probe.Question{Owner: backend, ID: endpoint(1), Wait: 20 * time.Second}
-	if !panel.Ask([]probe.Question{q}) {
-		return probe.Opinions{}
-	}
-	for last := (probe.Opinions{}); ; {
-		select {
-		case last = <-heard:
-			if last.Pending == 0 {
-				return last
+	t.Cleanup(func() { cancel(); group.Wait() })
+	return func() probe.Opinions {
+		q := probe.Question{Owner: backend, ID: endpoint(1), First: true, Wait: 20 * time.Second}
+		if !panel.Ask([]probe.Question{q}) {
+			return probe.Opinions{}
+		}
+		for last := (probe.Opinions{}); ; {
+			select {
+			case last = <-heard:
+				if last.Pending == 0 {
+					return last
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("no final opinion came; the last is %+v", last)
 			}
-		case <-time.After(time.Minute):
-			t.Fatalf("no final opinion came; the last is %+v", last)
+		}
+	}
+}
+
+// In a new doubt about the same endpoint, what a witness has found before counts no more.
+func TestNewDoubtAsksAnew(t *testing.T) {
+	asker, witness := newReplica(t, "asker"), newReplica(t, "witness")
+	var silent atomic.Bool
+	witness.know(asker.peer)
+	witness.serve(t, changing(t, &silent), nil)
+	witness.waitOpen(t, true)
+	asker.know(witness.peer)
+	again := startPanel(t, asker, 1)
+	for _, want := range []probe.Opinions{{Healthy: 1}, {Unhealthy: 1}, {Healthy: 1}} {
+		silent.Store(want.Unhealthy > 0)
+		if got := again(); got != want {
+			t.Errorf("the opinions are %+v, want %+v", got, want)
 		}
 	}
 }

@@ -65,8 +65,8 @@ func (n *interests) add(
 	return i, busy
 }
 
-// restart forgets endpoints, so that they are probed anew. It returns the interest without them, or
-// nil if none of them was probed.
+// restart forgets endpoints, so that they are probed anew. It returns the interest without them,
+// or nil if none of them was probed.
 func (n *interests) restart(owner types.NamespacedName, ids map[probe.ID]bool) *interest {
 	i := n.byOwner[owner]
 	if i == nil {

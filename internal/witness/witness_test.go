@@ -166,8 +166,8 @@ func ask(t *testing.T, asker *replica, count int) probe.Opinions {
 	return startPanel(t, asker, count)()
 }
 
-// startPanel starts a panel. The result asks the peers of asker about one endpoint, in a new doubt, and
-// returns the last opinions.
+// startPanel starts a panel. The result asks the peers of asker about one endpoint, in a new
+// doubt, and returns the last opinions.
 func startPanel(t *testing.T, asker *replica, count int) func() probe.Opinions {
 	t.Helper()
 	heard := make(chan probe.Opinions, 1000)

@@ -57,7 +57,7 @@ func TestFlagsAreParsed(t *testing.T) {
 // TestInvalidFlagsAreRefusedByName: no flag that guards the cluster is silently ignored.
 func TestInvalidFlagsAreRefusedByName(t *testing.T) {
 	for want, args := range map[string][]string{
-		`unexpected argument "true"`:                              {"--metrics-secure", "true", "--default-target-policy=Deny"},
+		`unexpected argument "true"`:                              {"--metrics-secure", "true", "--shard=false"},
 		`unexpected argument "192.168.0.0/16"`:                    {"--cluster-cidrs", "10.0.0.0/8,", "192.168.0.0/16"},
 		`--protected-services: "kube-system/*" must be`:           {"--protected-services=kube-system/*"},
 		`--protected-services: "a/b/c" must be`:                   {"--protected-services=a/b/c"},

@@ -42,7 +42,8 @@ type Metric struct {
 func Own() ([]Metric, error) {
 	collectors := &recorder{}
 	controllers.NewMetrics(collectors)
-	controllers.RegisterShare(collectors, func() bool { return true }, func() bool { return false }, func() int { return 0 })
+	yes, no := func() bool { return true }, func() bool { return false }
+	controllers.RegisterShare(collectors, yes, no, func() int { return 0 })
 	probe.New(probe.Options{Registerer: collectors})
 	resolve.New(resolve.Options{Registerer: collectors})
 

@@ -250,3 +250,110 @@ func TestConsultationEndsWithItsEndpoint(t *testing.T) {
 		})
 	}
 }
+
+// lossyPanel answers for witnesses that see what a history lets them see, late or never.
+type lossyPanel struct {
+	engine *Engine
+	rand   *rand.Rand
+	mu     sync.Mutex
+	sees   []Verdict // by witness: Healthy, Unhealthy, or Unknown for one that is gone
+	last   Opinions  // that the engine got last
+}
+
+func (p *lossyPanel) Ask(questions []Question) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var o Opinions
+	for _, v := range p.sees {
+		switch {
+		case v == Unknown:
+		case p.rand.IntN(4) == 0 && questions[0].Wait == 0:
+			o.Pending++
+		case v == Healthy:
+			o.Healthy++
+		default:
+			o.Unhealthy++
+		}
+	}
+	if len(p.sees) == 0 {
+		p.last = Opinions{}
+		return false
+	}
+	if p.rand.IntN(5) == 0 { // the answer is lost
+		return true
+	}
+	for _, q := range questions {
+		time.AfterFunc(time.Duration(p.rand.IntN(600))*time.Millisecond, func() {
+			p.mu.Lock()
+			p.last = o
+			p.mu.Unlock()
+			p.engine.Hear(q.Owner, q.ID, o)
+		})
+	}
+	return true
+}
+
+// Networks break and heal at random, for this replica and for its witnesses, and answers are late
+// or lost. An endpoint never becomes Unhealthy by silence while most of those that have answered
+// reach it. Once all has settled, the verdict is what most find, or stays in a tie, or all agreed
+// on it.
+func TestVerdictFollowsTheMajorityInRandomHistories(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		p := &lossyPanel{rand: r}
+		bubble(t, Options{Witnesses: p}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
+			p.engine = e
+			e.Sync(owner1, tcpCheck(), endpoints(1, Unknown))
+			settled(30 * time.Second)
+			own := Healthy
+			for range 12 {
+				if own = Verdict(1 + r.IntN(2)); own == Healthy {
+					n.become(answers)
+				} else {
+					n.become(vanishes)
+				}
+				sees := make([]Verdict, r.IntN(5))
+				for i := range sees {
+					sees[i] = Verdict(r.IntN(3))
+				}
+				p.mu.Lock()
+				p.sees = sees
+				p.mu.Unlock()
+				for range r.IntN(60) * 10 {
+					before := e.States(owner1)[0].Verdict
+					settled(100 * time.Millisecond)
+					p.mu.Lock()
+					last := p.last
+					p.mu.Unlock()
+					if now := e.States(owner1)[0]; before == Healthy && now.Verdict == Unhealthy &&
+						last.Healthy > last.Unhealthy+1 {
+						t.Fatalf("seed %d: the endpoint is Unhealthy, and the opinions are %+v", seed, last)
+					}
+				}
+			}
+
+			settled(3 * time.Minute)
+			p.mu.Lock()
+			var o Opinions
+			for _, v := range p.sees {
+				switch v {
+				case Healthy:
+					o.Healthy++
+				case Unhealthy:
+					o.Unhealthy++
+				}
+			}
+			p.mu.Unlock()
+			got, want := e.States(owner1)[0].Verdict, o.majority(own)
+			e.mu.Lock()
+			asked := len(e.consulted) > 0
+			e.mu.Unlock()
+			if got == own && !asked { // all agreed when they were asked last, or it has answered this replica
+				return
+			}
+			if want != Unknown && got != want {
+				t.Fatalf("seed %d: the endpoint is %v, and most say %v (%+v, and this replica %v)", seed, got, want, o, own)
+			}
+		})
+	}
+}

@@ -38,6 +38,9 @@ func TestAlertsStayQuiet(t *testing.T) {
 		},
 		"ExternalBackendProbesLate":  {almostOnTime()},
 		"ExternalBackendProberBlind": {"externalbackend_prober_blind 0x45"},
+		"ExternalBackendShareGivenAway": {
+			"externalbackend_replica_set_aside 0x45", "externalbackend_replica_set_aside 1x4 0x41",
+		},
 		"ExternalBackendProbesNotRun": {
 			`externalbackend_probe_total{type="httpGet", result="failure"} 0+9x45`,
 			`externalbackend_probe_total{type="grpc", result="unknown"} 7x45`,

@@ -74,11 +74,12 @@ func TestAlertsFire(t *testing.T) {
 		"ExternalBackendMostlyUnhealthy": {
 			endpoints("Healthy", "2 1 1 1 1 1 1 1 2 2") + endpoints("Unhealthy", "2 3 3 3 3 3 3 3 2 2"), 6, 8, orders,
 		},
-		"ExternalBackendNamesStale":   {`externalbackend_dns_stale_names{pod="a"} 0 1x32 0 0`, 31, 34, `{pod="a"}`},
-		"ExternalBackendVerdictsFlap": {`externalbackend_endpoint_transitions_total{to="Unhealthy"} 0+30x30 900x20`, 15, 36, ""},
-		"ExternalBackendProbesLate":   {lateness("0+10x30 300x20"), 11, 34, ""},
-		"ExternalBackendProberBlind":  {`externalbackend_prober_blind{pod="a"} 0 1 1 0`, 1, 3, `{pod="a"}`},
-		"ExternalBackendProbesNotRun": {`externalbackend_probe_total{type="httpGet", result="unknown"} 0+1x20 20x20`, 11, 24, ""},
+		"ExternalBackendNamesStale":     {`externalbackend_dns_stale_names{pod="a"} 0 1x32 0 0`, 31, 34, `{pod="a"}`},
+		"ExternalBackendVerdictsFlap":   {`externalbackend_endpoint_transitions_total{to="Unhealthy"} 0+30x30 900x20`, 15, 36, ""},
+		"ExternalBackendProbesLate":     {lateness("0+10x30 300x20"), 11, 34, ""},
+		"ExternalBackendProberBlind":    {`externalbackend_prober_blind{pod="a"} 0 1 1 0`, 1, 3, `{pod="a"}`},
+		"ExternalBackendShareGivenAway": {`externalbackend_replica_set_aside{pod="a"} 0 1x8 0x9`, 6, 10, `{pod="a"}`},
+		"ExternalBackendProbesNotRun":   {`externalbackend_probe_total{type="httpGet", result="unknown"} 0+1x20 20x20`, 11, 24, ""},
 		"ExternalBackendReconcilesFail": {
 			`controller_runtime_reconcile_errors_total{controller="externalbackend"} 0+1x20 20x20`, 11, 24, "",
 		},

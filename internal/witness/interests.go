@@ -118,7 +118,7 @@ func (n *interests) expire(now time.Time) map[types.NamespacedName]*interest {
 		left := slices.DeleteFunc(slices.Clone(i.endpoints), func(e probe.Endpoint) bool {
 			return now.After(i.until[e.ID])
 		})
-		if len(left) == len(i.endpoints) {
+		if len(left) == len(i.endpoints) && len(left) > 0 {
 			continue
 		}
 		for _, e := range i.endpoints {

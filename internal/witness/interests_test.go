@@ -67,6 +67,18 @@ func TestInterestEndsAfterTheLastQuestion(t *testing.T) {
 	}
 }
 
+// An ExternalBackend of which nothing is probed any more is forgotten.
+func TestEmptyInterestIsForgotten(t *testing.T) {
+	n, now := newInterests(2), time.Now()
+	owner := types.NamespacedName{Namespace: "shop", Name: "db"}
+	all := someEndpoints(2)
+	n.add(owner, 1, defaultCheck, all, 0, now)
+	n.restart(owner, map[probe.ID]bool{all[0].ID: true, all[1].ID: true})
+	if changed := n.expire(now); len(changed) != 1 || n.total != 0 || len(n.byOwner) > 0 {
+		t.Errorf("%d endpoints of %d ExternalBackends are left", n.total, len(n.byOwner))
+	}
+}
+
 // The witness's last probe begins when the last one of the replica that asks does.
 func TestWitnessCatchesUp(t *testing.T) {
 	check := paced(defaultCheck, 100*time.Millisecond)

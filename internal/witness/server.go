@@ -127,6 +127,7 @@ func (s *Server) Start(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var stop func()
+	failed := false // to listen, the last time
 	defer func() {
 		if stop != nil {
 			stop()
@@ -136,7 +137,11 @@ func (s *Server) Start(ctx context.Context) error {
 		peers := s.options.Peers()
 		switch {
 		case len(peers) > 0 && stop == nil:
-			stop = s.listen(ctx, &group)
+			var err error
+			if stop, err = s.listen(ctx, &group); err != nil && !failed {
+				s.options.Log.Error(err, "Can't listen for other replicas, so nobody can ask this one")
+			}
+			failed = err != nil
 		case len(peers) == 0 && stop != nil:
 			stop()
 			stop = nil
@@ -151,14 +156,12 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 }
 
-// listen opens the port. The result closes it with all connections. It is nil if the port can't
-// be opened.
-func (s *Server) listen(ctx context.Context, group *sync.WaitGroup) (stop func()) {
+// listen opens the port. stop closes it with all connections.
+func (s *Server) listen(ctx context.Context, group *sync.WaitGroup) (stop func(), err error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", s.options.Address)
 	if err != nil {
-		s.options.Log.Error(err, "Can't listen for other replicas, so nobody can ask this one")
-		return nil
+		return nil, err
 	}
 	server := &http.Server{
 		Handler:           http.HandlerFunc(s.answer),
@@ -177,7 +180,7 @@ func (s *Server) listen(ctx context.Context, group *sync.WaitGroup) (stop func()
 			s.options.Log.Error(err, "Can't answer other replicas")
 		}
 	})
-	return func() { _ = server.Close() }
+	return func() { _ = server.Close() }, nil
 }
 
 func (s *Server) isPeer(fingerprint string) bool {

@@ -21,6 +21,7 @@ import (
 	"github.com/external-backend/operator/controllers"
 	"github.com/external-backend/operator/internal/probe"
 	"github.com/external-backend/operator/internal/resolve"
+	"github.com/external-backend/operator/internal/witness"
 )
 
 const (
@@ -46,6 +47,8 @@ func Own() ([]Metric, error) {
 	controllers.RegisterShare(collectors, yes, no, func() int { return 0 })
 	probe.New(probe.Options{Registerer: collectors})
 	resolve.New(resolve.Options{Registerer: collectors})
+	witness.NewPanel(witness.PanelOptions{Registerer: collectors})
+	witness.NewServer(witness.ServerOptions{Registerer: collectors})
 
 	var own []Metric
 	for _, c := range collectors.all {

@@ -9,6 +9,9 @@ import (
 	"github.com/external-backend/operator/internal/probe"
 )
 
+// foundTime is for how long a check and its endpoints are used without being found out anew.
+const foundTime = 10 * time.Second
+
 // minKept is for how long an endpoint is probed after the last question about it, at least.
 const minKept = 10 * time.Second
 
@@ -24,6 +27,7 @@ type interest struct {
 	check      *probe.Check // of this ExternalBackend, with its pace as a witness
 	own        *probe.Check // as it was found
 	generation int64
+	found      time.Time        // when the check was found last
 	endpoints  []probe.Endpoint // as the engine has them; replaced, never changed
 	until      map[probe.ID]time.Time
 }
@@ -47,6 +51,7 @@ func (n *interests) add(
 		}
 		n.byOwner[owner] = i
 	}
+	i.found = now
 	until := now.Add(kept(check))
 	busy = map[probe.ID]bool{}
 	added := slices.Clip(i.endpoints) // the engine keeps the former list
@@ -63,6 +68,24 @@ func (n *interests) add(
 	}
 	i.endpoints = added
 	return i, busy
+}
+
+// renew notes that endpoints are asked about again. It reports false if one of them is not
+// probed, or if what to probe was found out too long ago.
+func (n *interests) renew(owner types.NamespacedName, generation int64, ids []probe.ID, now time.Time) bool {
+	i := n.byOwner[owner]
+	if i == nil || i.generation != generation || now.Sub(i.found) >= foundTime {
+		return false
+	}
+	for _, id := range ids {
+		if _, known := i.until[id]; !known {
+			return false
+		}
+	}
+	for _, id := range ids {
+		i.until[id] = now.Add(kept(i.own))
+	}
+	return true
 }
 
 // restart forgets endpoints, so that they are probed anew. It returns the interest without them,
@@ -140,6 +163,7 @@ func (n *interests) expire(now time.Time) map[types.NamespacedName]*interest {
 // asking replica's does, which began to probe earlier by silent.
 func paced(check *probe.Check, silent time.Duration) *probe.Check {
 	out := *check
+	out.Period = min(check.Period, check.Confirm) // so a Healthy one is no older than the owner's next question
 	if gaps := check.FailureThreshold - 1; gaps > 0 {
 		out.Confirm = max(check.Confirm-silent/time.Duration(gaps), check.Confirm/2)
 	}

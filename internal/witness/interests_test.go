@@ -67,6 +67,32 @@ func TestInterestEndsAfterTheLastQuestion(t *testing.T) {
 	}
 }
 
+// What is asked about again within ten seconds is not found out anew.
+func TestInterestIsRenewed(t *testing.T) {
+	n, now := newInterests(10), time.Now()
+	owner := types.NamespacedName{Namespace: "shop", Name: "db"}
+	all := someEndpoints(3)
+	n.add(owner, 1, defaultCheck, all[:2], 0, now)
+	for name, test := range map[string]struct {
+		generation int64
+		ids        []probe.ID
+		after      time.Duration
+		want       bool
+	}{
+		"the same":           {1, []probe.ID{all[0].ID, all[1].ID}, time.Second, true},
+		"one more":           {1, []probe.ID{all[0].ID, all[2].ID}, time.Second, false},
+		"another generation": {2, []probe.ID{all[0].ID}, time.Second, false},
+		"too late":           {1, []probe.ID{all[0].ID}, foundTime, false},
+	} {
+		if got := n.renew(owner, test.generation, test.ids, now.Add(test.after)); got != test.want {
+			t.Errorf("%s: renewed is %t", name, got)
+		}
+	}
+	if n.renew(types.NamespacedName{Name: "x"}, 1, nil, now) {
+		t.Error("what was never asked about is renewed")
+	}
+}
+
 // An ExternalBackend of which nothing is probed any more is forgotten.
 func TestEmptyInterestIsForgotten(t *testing.T) {
 	n, now := newInterests(2), time.Now()

@@ -56,7 +56,7 @@ type line struct {
 
 // NewPanel returns a Panel that asks once it is started.
 func NewPanel(options PanelOptions) *Panel {
-	return &Panel{
+	p := &Panel{
 		options: options, wake: make(chan struct{}, 1),
 		ballots: map[subject]*ballot{}, lines: map[string]*line{},
 		answers: promauto.With(options.Registerer).NewCounterVec(prometheus.CounterOpts{
@@ -65,7 +65,15 @@ func NewPanel(options PanelOptions) *Panel {
 				"healthy, unhealthy, pending, refused, or unanswered.",
 		}, []string{"answer"}),
 	}
+	for _, o := range []opinion{healthy, unhealthy, pending, refused} {
+		p.answers.WithLabelValues(o.label())
+	}
+	p.answers.WithLabelValues(unanswered)
+	return p
 }
+
+// unanswered is the label of a question to a replica that does not answer.
+const unanswered = "unanswered"
 
 // Ask implements probe.Witnesses.
 func (p *Panel) Ask(questions []probe.Question) bool {
@@ -205,25 +213,18 @@ func (p *Panel) send(ctx context.Context, l *line, batch []probe.Question) {
 	now := time.Now()
 	if err != nil {
 		l.shunned = now.Add(shunTime)
+		for s, q := range l.queued { // it would not answer these either
+			asked = append(asked, q)
+			delete(l.queued, s)
+		}
 	}
 	for i, q := range asked {
-		s, said := subject{q.Owner, q.ID}, refused
+		said, label := refused, unanswered
 		if err == nil {
-			said = opinions[i]
-			p.answers.WithLabelValues(said.label()).Inc()
-		} else {
-			p.answers.WithLabelValues("unanswered").Inc()
+			said, label = opinions[i], opinions[i].label()
 		}
-		b := p.ballots[s]
-		if b == nil {
-			continue
-		}
-		b.set(l.peer.Name, said)
-		if _, again := l.queued[s]; !again && b.waits(l.peer.Name, now) {
-			q.First = false
-			l.queued[s] = q
-		}
-		p.options.Hear(s.owner, s.id, b.count(now))
+		p.answers.WithLabelValues(label).Inc()
+		p.noteLocked(l, q, said, now)
 	}
 	p.mu.Unlock()
 
@@ -235,6 +236,22 @@ func (p *Panel) send(ctx context.Context, l *line, batch []probe.Question) {
 	l.busy = false
 	p.mu.Unlock()
 	p.notify()
+}
+
+// noteLocked notes what a peer says about an endpoint, and asks again if that is still waited
+// for.
+func (p *Panel) noteLocked(l *line, q probe.Question, said opinion, now time.Time) {
+	s := subject{q.Owner, q.ID}
+	b := p.ballots[s]
+	if b == nil {
+		return
+	}
+	b.set(l.peer.Name, said)
+	if _, again := l.queued[s]; !again && b.waits(l.peer.Name, now) {
+		q.First = false
+		l.queued[s] = q
+	}
+	p.options.Hear(s.owner, s.id, b.count(now))
 }
 
 // label returns the opinion as a label of a metric. What is not known counts as refused.

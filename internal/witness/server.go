@@ -313,6 +313,15 @@ func (s *Server) probe(ctx context.Context, message *request) map[subject]bool {
 	ctx, cancel := context.WithTimeout(ctx, subjectTimeout)
 	defer cancel()
 	for key, asked := range ids {
+		s.mu.Lock()
+		renewed := s.interests.renew(key.owner, key.generation, asked, time.Now())
+		s.mu.Unlock()
+		if renewed {
+			for _, id := range asked {
+				probed[subject{key.owner, id}] = true
+			}
+			continue
+		}
 		check, endpoints, err := s.options.Subject(ctx, key.owner, key.generation, asked)
 		if err != nil || len(endpoints) == 0 {
 			s.options.Log.V(1).Info("Another replica asks about what this one does not probe",

@@ -215,7 +215,7 @@ bench-siblings: packages ## Measure how soon a sibling publishes what a deleted 
 	bin/siblings
 
 .PHONY: bench-fleet
-bench-fleet: packages ## Measure how soon the share of a lost replica is followed, some six minutes (root)
+bench-fleet: packages ## Measure how soon the share of a lost replica is followed, and what witnesses cost, some fifteen minutes (root)
 	go test ./internal/fleet -run '^TestOwnership' -v -bench . -count=1
 	cd test && go build -trimpath -o ../bin/fleet ./bench/fleet
 	bin/fleet

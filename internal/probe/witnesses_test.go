@@ -300,7 +300,7 @@ func (p *lossyPanel) Ask(questions []Question) bool {
 func TestVerdictFollowsTheMajorityInRandomHistories(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		p := &lossyPanel{rand: r}
+		p := &lossyPanel{rand: rand.New(rand.NewPCG(seed, 8))}
 		bubble(t, Options{Witnesses: p}, answers, func(t *testing.T, e *Engine, n *fakeNetwork) {
 			p.engine = e
 			e.Sync(owner1, tcpCheck(), endpoints(1, Unknown))

@@ -3,13 +3,16 @@
 // moment nothing else happens, the replica that works for it is killed, or it ends in order. The
 // command measures how long after that the slice says so. It also counts the writes of slices.
 // There should be two in each round.
+//
+// Before that, it measures how long after a target has fallen silent the slice says so, with two
+// witnesses and without any.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -28,10 +31,14 @@ import (
 const (
 	namespace = "fleet"
 	replicas  = 3
-	backends  = 120
+	backends  = 360
 	firstPort = 8001
 	rounds    = 10               // of each way to end
 	patience  = 40 * time.Second // bounds each wait
+
+	// silentRounds is how often silentTargets targets fall silent together.
+	silentRounds  = 12
+	silentTargets = 10
 )
 
 func main() { meter.Main(devcluster.Options{WithoutProxy: true}, run) }
@@ -40,15 +47,17 @@ func main() { meter.Main(devcluster.Options{WithoutProxy: true}, run) }
 type bench struct {
 	lab      *lab.Lab
 	managers []*lab.Manager
+	machine  *lab.Machine // with the targets
 	servers  []*lab.Server
 	slices   watch.Interface
-	ready    map[string]bool // by ExternalBackend, as the watch has shown it
-	failed   map[int]bool    // the targets that failed before: one that returns often is held back
+	ready    map[string]bool      // by ExternalBackend, as the watch has shown it
+	changed  map[string]time.Time // when it showed that
+	failed   map[int]bool         // the targets that failed before: one that returns often is held back
 	written  int
 }
 
 func run(ctx context.Context, l *lab.Lab) (err error) {
-	b := &bench{lab: l, ready: map[string]bool{}, failed: map[int]bool{}}
+	b := &bench{lab: l, ready: map[string]bool{}, changed: map[string]time.Time{}, failed: map[int]bool{}}
 	defer func() {
 		for _, m := range b.managers {
 			err = errors.Join(err, m.Stop())
@@ -58,6 +67,18 @@ func run(ctx context.Context, l *lab.Lab) (err error) {
 		return err
 	}
 	defer b.slices.Stop()
+	if err := b.silence(ctx, "with two witnesses"); err != nil {
+		return err
+	}
+	if err := b.restart(ctx, "--witnesses=0"); err != nil {
+		return err
+	}
+	if err := b.silence(ctx, "without witnesses"); err != nil {
+		return err
+	}
+	if err := b.restart(ctx); err != nil {
+		return err
+	}
 	for _, way := range []struct {
 		name string
 		end  func(*lab.Manager) error // nil: the replica does not end
@@ -84,6 +105,7 @@ func (b *bench) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.machine = machine
 	for i := range backends {
 		server, err := machine.Serve("http", firstPort+i)
 		if err != nil {
@@ -122,12 +144,68 @@ func backend(i int, address string) *v1alpha1.ExternalBackend {
 	return b
 }
 
-func (b *bench) start(ctx context.Context) error {
-	m, err := b.lab.StartManager(ctx, "--leader-elect")
+func (b *bench) start(ctx context.Context, flags ...string) error {
+	m, err := b.lab.StartManager(ctx, append(flags, "--leader-elect")...)
 	if err == nil {
 		b.managers = append(b.managers, m)
 	}
 	return err
+}
+
+// restart replaces all replicas.
+func (b *bench) restart(ctx context.Context, flags ...string) error {
+	for _, m := range b.managers {
+		if err := m.Stop(); err != nil {
+			return err
+		}
+	}
+	b.managers = nil
+	for range replicas {
+		if err := b.start(ctx, flags...); err != nil {
+			return err
+		}
+	}
+	_, err := b.shareOf(ctx, b.managers[0])
+	return err
+}
+
+// silence makes targets fall silent that never failed, and prints how long after that their slices
+// said so.
+func (b *bench) silence(ctx context.Context, how string) error {
+	if _, err := b.shareOf(ctx, b.managers[0]); err != nil {
+		return err
+	}
+	var found meter.Spread
+	for range silentRounds {
+		var victims []int
+		var addrs []netip.AddrPort
+		for i := 0; i < backends && len(victims) < silentTargets; i++ {
+			if !b.failed[i] {
+				b.failed[i] = true
+				victims, addrs = append(victims, i), append(addrs, b.machine.At4(uint16(firstPort+i)))
+			}
+		}
+		began := time.Now()
+		if err := b.machine.Drop(addrs...); err != nil {
+			return err
+		}
+		for _, i := range victims {
+			if err := b.await(ctx, i, false); err != nil {
+				return fmt.Errorf("%s: %w", how, err)
+			}
+			found = append(found, b.changed[name(i)].Sub(began))
+		}
+		if err := b.machine.Undrop(addrs...); err != nil {
+			return err
+		}
+		for _, i := range victims {
+			if err := b.await(ctx, i, true); err != nil {
+				return fmt.Errorf("%s: %w", how, err)
+			}
+		}
+	}
+	fmt.Printf("%s: a silence is published after %v\n", how, found)
+	return nil
 }
 
 // measure ends a replica and replaces it, many times, and prints how long health was not followed.
@@ -253,7 +331,11 @@ func (b *bench) note(e watch.Event) {
 	if e.Type == watch.Modified {
 		b.written++
 	}
-	b.ready[slice.Labels[v1alpha1.LabelName]] = *slice.Endpoints[0].Conditions.Ready
+	owner, ready := slice.Labels[v1alpha1.LabelName], *slice.Endpoints[0].Conditions.Ready
+	if b.ready[owner] != ready {
+		b.changed[owner] = time.Now()
+	}
+	b.ready[owner] = ready
 }
 
 func name(i int) string { return fmt.Sprint("b", i) }

@@ -27,8 +27,9 @@ const (
 
 // flights runs reconciles so that none occupies a worker while it waits for a slow API server, or
 // for a webhook: no failover of another ExternalBackend has to wait for it. Such a reconcile is
-// detached: it continues without a worker. When it ends, its key goes into the queue once more, so
-// that a worker returns its result.
+// detached: it continues without a worker. When it ends, its key goes into the queue once more. A
+// worker then returns its error, or reconciles anew: what changed meanwhile may be waiting in the
+// queue under the same key.
 type flights struct {
 	// requeue puts a key into the queue.
 	requeue func(types.NamespacedName)
@@ -52,9 +53,8 @@ type flight struct {
 	result ctrl.Result // result and err are there when done is closed
 	err    error
 
-	// ended, detached and again are guarded by flights.mu. again is set when the key has come up
-	// meanwhile.
-	ended, detached, again bool
+	// ended and detached are guarded by flights.mu.
+	ended, detached bool
 }
 
 type flightKey struct{}
@@ -74,11 +74,11 @@ func awaiting(ctx context.Context) (over func()) {
 }
 
 // run calls do, never twice at a time for one key, and returns its result. If that takes too long,
-// it returns an empty result, and the real one when it is called again.
+// it returns an empty result, and has the key requeued when do has ended.
 func (f *flights) run(ctx context.Context, req ctrl.Request, do reconcile.Func) (ctrl.Result, error) {
-	current, result, err := f.begin(req.NamespacedName)
+	current, err := f.begin(req.NamespacedName)
 	if current == nil {
-		return result, err
+		return ctrl.Result{}, err
 	}
 	go f.execute(ctx, req, current, do) // run or wait waits for it
 	select {
@@ -96,17 +96,16 @@ func (f *flights) run(ctx context.Context, req ctrl.Request, do reconcile.Func) 
 	return current.result, current.err
 }
 
-// begin returns a new flight. If there is one already, it returns nil and what run returns: the
-// result of that flight, if it has ended and its key has not come up since it began.
-func (f *flights) begin(key types.NamespacedName) (*flight, ctrl.Result, error) {
+// begin returns a new flight. It returns nil if there is one that has not ended, or that has ended
+// with an error, which it returns.
+func (f *flights) begin(key types.NamespacedName) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if before := f.byKey[key]; before != nil && !before.ended {
-		before.again = true
-		return nil, ctrl.Result{}, nil
-	} else if before != nil && !before.again {
+		return nil, nil
+	} else if before != nil && before.err != nil {
 		delete(f.byKey, key)
-		return nil, before.result, before.err
+		return nil, before.err
 	}
 
 	if f.byKey == nil {
@@ -117,7 +116,7 @@ func (f *flights) begin(key types.NamespacedName) (*flight, ctrl.Result, error) 
 		impatient: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.byKey[key] = current
-	return current, ctrl.Result{}, nil
+	return current, nil
 }
 
 // detach reports whether the flight continues without its worker.
@@ -133,8 +132,7 @@ func (f *flights) detach(current *flight) bool {
 	return true
 }
 
-// execute calls do and ends the flight. A flight that was detached is requeued, so that a worker
-// returns its result.
+// execute calls do and ends the flight. The key of one that was detached is requeued.
 func (f *flights) execute(ctx context.Context, req ctrl.Request, current *flight, do reconcile.Func) {
 	defer func() {
 		if reason := recover(); reason != nil { // as controller-runtime does for its workers
